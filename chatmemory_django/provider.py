@@ -33,7 +33,8 @@ def get_chat_memory(
     With an *owner*, a new conversation belongs to the owner, and a conversation of another user is inaccessible: writes
     raise ``PermissionDenied``, reads return nothing. Always pass it if *memory_id* comes from a request. *using* names
     the database; *options* override those of the setting, for example ``max_messages=2``, which then has no
-    ``evict_to`` but one that is passed with it.
+    ``evict_to`` but one that is passed with it. Unless one of both sets ``refill=False``, a limit that has grown brings
+    messages back.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
     wanted = MemoryConfiguration.of(memory_id).with_options(options).with_limit(**limits).with_options(options)
@@ -71,7 +72,7 @@ class MemoryConfiguration(NamedTuple):
         if isinstance(path := options.get("summarize"), str):
             options["summarize"] = import_string(path)
         memory: ChatMemory = import_string(self.path)(id=self.memory_id, store=store, **options)
-        return memory
+        return refilling(memory)
 
     def reader(self) -> Reader:
         """Return how the memory is read, wherever it is stored; raises what ``memory`` does."""
@@ -118,6 +119,12 @@ class MemoryConfiguration(NamedTuple):
             )
         options |= {name: limit, "token_count_estimator": self.options["token_count_estimator"]}
         return self._replace(path=TOKEN_WINDOW, options=options)
+
+
+def refilling(memory: ChatMemory) -> ChatMemory:
+    """Return *memory*, with ``refill`` unless it was created without."""
+    memory.refill = memory.refill is not False
+    return memory
 
 
 def known_reader(memory_id: object) -> Reader | None:

@@ -17,6 +17,7 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     ChatResponseMetadata,
     FinishReason,
+    InvalidRequestError,
     PartialText,
     PartialThinking,
     PartialToolCall,
@@ -25,13 +26,16 @@ from chatmemory_django.chat.model import (
     UnavailableError,
 )
 from chatmemory_django.codec import messages_to_json
+from chatmemory_django.core.media import contents_in
 from chatmemory_django.messages import (
     AiMessage,
+    AudioContent,
     ChatMessage,
     ImageContent,
     ToolExecutionRequest,
     ToolExecutionResultMessage,
     UserMessage,
+    VideoContent,
 )
 from chatmemory_django.tokens import TokenCountEstimator
 from example_project.facts import (
@@ -99,6 +103,8 @@ WORDS = {
     "sent": {"en": "(Messages that I was sent: {}.)", "de": "(Nachrichten, die ich bekommen habe: {}.)"},
 }
 """All of its texts."""
+
+NOT_TAKEN = (AudioContent, VideoContent)
 
 _GERMAN = re.compile(
     r"(?i)\b(?:ich|du|dir|meine?|mich|wie|wer|wo|was|ist|und|bitte|suche?|wetter|zähle|denk|uhr|hallo|guten)\b|[äöüß]"
@@ -183,7 +189,16 @@ class Parrot(ChatModel):
 
 
 def reply(request: ChatRequest) -> AiMessage:
-    """Return the answer to *request*; raise ``UnavailableError`` if the user asks for an error."""
+    """
+    Return the answer to *request*.
+
+    Raises:
+        InvalidRequestError: There is a sound or a video.
+        UnavailableError: The user asks for an error.
+
+    """
+    if any(isinstance(content, NOT_TAKEN) for message in request.messages for content in contents_in(message)):
+        raise InvalidRequestError("Parrot takes neither sounds nor videos.")
     asked, results = _last_turn(request.messages)
     text = "" if asked is None else text_of(asked)
     language: Language = "de" if len(_GERMAN.findall(text)) > len(_ENGLISH.findall(text)) else "en"
@@ -244,7 +259,9 @@ def _result(result: ToolExecutionResultMessage, language: Language) -> str:
     text = text_of(result)
     if result.is_error:
         return WORDS["failed"][language].format(text)
-    return _recalled(json.loads(text)["messages"], language) if result.tool_name == "search_conversations" else text
+    if result.tool_name != "search_conversations" or not text.endswith("}"):  # it may have been shortened
+        return text
+    return _recalled(json.loads(text)["messages"], language)
 
 
 def _recalled(messages: Sequence[dict[str, Any]], language: Language) -> str:

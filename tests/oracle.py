@@ -39,6 +39,13 @@ class Window(NamedTuple):
     """Whether system messages are like any other ones."""
     evict_to: int | None = None
     """What a memory that exceeds the limit is evicted down to; None: no more than must be."""
+    refills: bool = False
+    """Whether messages come back that a smaller limit had evicted."""
+
+    @property
+    def measure(self) -> str:
+        """What the limit is a number of."""
+        return "messages" if self.estimator is None else "tokens"
 
     @classmethod
     def unbounded(cls) -> Self:
@@ -89,6 +96,10 @@ class Oracle:
         """The summary in the memory, behind the system message."""
         self.window: list[int] = []
         """The rest of the memory."""
+        self.evicted: tuple[int, str] | None = None
+        """The limit that evicted last, and what it is a number of."""
+        self.kept_out = 0
+        """The last message that was evicted on purpose, or left out of a memory that was set."""
 
     def copy(self) -> Self:
         """Return the same conversation, independent of this one."""
@@ -108,10 +119,38 @@ class Oracle:
 
     def seen(self, window: Window, after: int | None = None) -> Self:
         """Return the conversation as *window* shows it, as if it went on from message *after*; nothing is changed."""
-        twin = self.copy()
+        twin = self.filled_again(window)
         if after is not None:
-            twin.rewind(after, window)
+            twin._rewind(after, window)
         twin._trim(window)
+        return twin
+
+    def filled_again(self, window: Window | None) -> Self:
+        """
+        Return the conversation with what comes back to its memory if *window* is larger than what evicted last.
+
+        That are the last messages of the path before the memory, as many as fit: not what was forgotten or kept out,
+        nor what the summary covers. They begin with no result, whose call is not there. If they do not all fit, what
+        there is may have ``evict_to`` then.
+        """
+        twin = self.copy()
+        if window is None or not window.refills or self.evicted is None or self.evicted[1] != window.measure:
+            return twin
+        if window.limit <= self.evicted[0]:
+            return twin
+        twin.evicted = window.limit, window.measure
+        behind = max(self.boundary(self.head), self._covered(), self.kept_out)
+        there = [each for each in self.path() if behind < each < self._start() and not self._is_system(each)]
+
+        def size(back: Sequence[int]) -> int:
+            return window.total([self.messages[each] for each in (*self.memory(), *back)])
+
+        most = window.limit if window.evict_to is None or size(there) <= window.limit else window.evict_to
+        possible = (there[index:] for index in range(len(there)) if not self._is_result(there[index]))
+        back = next((each for each in possible if size(each) <= most), [])
+        twin.window = [*back, *self.window]
+        if self.pinned is not None and back and back[0] < self.pinned and not window.system_first:
+            twin.pinned, twin.window = None, sorted([self.pinned, *twin.window])
         return twin
 
     def path(self, to: int | None = None) -> list[int]:
@@ -168,18 +207,35 @@ class Oracle:
 
         For those of a turn that goes on, nothing *evicts*.
         """
+        twin = self.filled_again(window)
+        before = twin.copy()
         room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
+        sequences = twin._add(messages, room, after, completes, repeats=repeats, archived=archived)
+        if vars(twin) != vars(before):
+            self._become(twin)
+        return sequences
+
+    def _add(
+        self,
+        messages: Sequence[ChatMessage],
+        window: Window,
+        after: int | None,
+        completes: Sequence[int],
+        *,
+        repeats: bool,
+        archived: bool,
+    ) -> list[int]:
         if after is not None:
             self._check(after, *completes)
             if cleared := [each for each in completes if each in self.cuts]:  # nothing up to it comes back
                 after, completes = cleared[-1], [each for each in completes if each > cleared[-1]]
-            self.rewind(after, window)
+            self._rewind(after, window)
             if completes and after in self.cuts:  # what was set aside counts from now on
                 self.cuts[after] = min(self.cuts[after], completes[0])
             for each in completes:
                 self.head = each
                 if self._same_system(self.messages[each], window) is None:
-                    self._receive(each, room)
+                    self._receive(each, window)
         sequences = []
         for message in messages:
             same = None if archived else self._same_system(message, window)
@@ -189,7 +245,9 @@ class Oracle:
             self.head = self._store(message, after=self.head)
             sequences.append(self.head)
             if same is None and not archived:
-                self._receive(self.head, room)
+                self._receive(self.head, window)
+            if archived:
+                self.kept_out = self.head
         return sequences
 
     def end_turn(self, turn: Sequence[int], messages: Sequence[ChatMessage], window: Window) -> list[int]:
@@ -202,26 +260,36 @@ class Oracle:
             self._trim(window)
         return self.add(messages, window)
 
-    def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
+    def set_aside(self, messages: Sequence[ChatMessage], after: int, window: Window | None = None) -> list[int]:
         """Store *messages* as a branch that nobody has entered yet."""
         self._check(after)
+        self._become(self.filled_again(window))
         sequences: list[int] = []
         for message in messages:
             sequences.append(self._store(message, after=sequences[-1] if sequences else after))
         return sequences
 
-    def set(self, messages: Sequence[ChatMessage]) -> None:
+    def set(self, messages: Sequence[ChatMessage], window: Window | None = None) -> None:
         """
         Make *messages* the memory.
 
         If that drops some at the front and adds others at the end, the others are added now. Anything else is a memory
         that somebody composed: the history stays as it is, and is forgotten for what is added from now on.
         """
+        given, limited = _comparable(messages), False
+        if window is not None:
+            limited, messages = window.total(messages) > window.limit, window.fitting(messages)
         new = _comparable(messages)
-        if new == _comparable(self.memory_messages()):
+        twin = self.filled_again(window)
+        if new == _comparable(twin.memory_messages()):
             return
+        self._become(twin)
         old = [each for each in self.memory() if each != self.summary]
         kept = self._kept(old, new)
+        not_left_out = kept if not kept or new == given else self._kept(old, given)
+        self.kept_out = max([self.kept_out, *self._fronts(old, not_left_out)])
+        if limited:
+            self.evicted = window.limit, window.measure
         is_composed = bool(old and not kept)
         if is_composed:
             self._cut()
@@ -241,17 +309,23 @@ class Oracle:
             self._empty(each)
         self._leave(self.memory())
 
-    def evict(self, count: int) -> list[int]:
+    def evict(self, count: int, window: Window | None = None) -> list[int]:
         """Take the first *count* messages out of the memory."""
-        evicted = self.memory()[:count]
-        self._leave(evicted)
+        twin = self.filled_again(window)
+        evicted = twin.memory()[:count]
+        if evicted:
+            self._become(twin)
+            self.kept_out = max([self.kept_out, *(each for each in evicted if not self._is_system(each))])
+            self._leave(evicted)
         return evicted
 
-    def pop(self) -> ChatMessage | None:
+    def pop(self, window: Window | None = None) -> ChatMessage | None:
         """Remove the newest message of the memory, which is never the summary."""
-        remembered = [each for each in self.memory() if each != self.summary]
+        twin = self.filled_again(window)
+        remembered = [each for each in twin.memory() if each != self.summary]
         if not remembered:
             return None
+        self._become(twin)
         message = self.messages[max(remembered)]
         self.remove(max(remembered))
         return message
@@ -276,6 +350,12 @@ class Oracle:
     def rewind(self, to: int, window: Window) -> None:
         """Go on from message *to*."""
         self._check(to)
+        if to != self.head:
+            self._become(self.filled_again(window))
+            self._rewind(to, window)
+
+    def _rewind(self, to: int, window: Window) -> None:
+        self._check(to)
         if to == self.head:
             return
         path, before, forgotten = self.path(to), self.path(), self.boundary(to)
@@ -298,6 +378,7 @@ class Oracle:
                 self.window = sorted([*self.window, system])
         self.head = to
         self._trim(window)
+        self.kept_out = self.kept_out if self.kept_out < self._start() else 0
 
     def switch(self, to: int, window: Window) -> int:
         """Go on from the newest message that descends from message *to*."""
@@ -320,14 +401,14 @@ class Oracle:
         if twin.summary is None:
             return False
         twin.summaries[twin.summary], twin.bases[twin.summary] = covered[-1], self.boundary(self.head)
-        vars(self).update(vars(twin))
+        self._become(twin)
         return True
 
     def forked(self, through: int | None, window: Window) -> Self:
         """Return a copy that goes on from message *through*, without what is not on its path."""
         twin = self.copy()
         if through is not None:
-            twin.rewind(through, window)
+            twin._rewind(through, window)
         path = twin._line()
         twin.parents = {each: twin.parents[each] for each in path}
         twin.summaries = {each: last for each, last in twin.summaries.items() if last in path}
@@ -336,6 +417,7 @@ class Oracle:
         twin.next = max(kept, default=0) + 1
         # What is added to it comes after everything that was forgotten.
         twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
+        twin.kept_out = min(twin.kept_out, twin.next - 1)
         return twin
 
     def forget_history(self) -> None:
@@ -359,6 +441,8 @@ class Oracle:
     def _trim(self, window: Window) -> None:
         """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
         total = window.total(self.memory_messages())
+        if total > window.limit:
+            self.evicted = window.limit, window.measure
         low = window.limit if window.evict_to is None or total <= window.limit else window.evict_to
         while self.window and (total > window.limit or (total > low and len(self.window) > self._first_group())):
             size, first = self._first_group(), self.window[0]
@@ -370,6 +454,13 @@ class Oracle:
         if total > window.limit:
             self.summary = None
         self._protect()
+
+    def _start(self) -> int:
+        """Return where the window begins."""
+        return [*self.window, self.next][0]
+
+    def _become(self, twin: Self) -> None:
+        vars(self).update(vars(twin))
 
     def _first_group(self) -> int:
         """Return how many messages leave the memory with the first one: the results that stand directly behind it."""
@@ -406,6 +497,10 @@ class Oracle:
             if size > window.limit and not self._is_result(path[index]):
                 return list(path[index:])
         return list(path)
+
+    def _fronts(self, old: Sequence[int], kept: Sequence[int]) -> list[int]:
+        """Return the messages of the *old* memory that are not *kept*, without system messages."""
+        return [each for each in old if each not in kept and not self._is_system(each)]
 
     def _systems(self) -> list[int]:
         return [each for each in self.memory() if each != self.summary and self._is_system(each)]

@@ -40,7 +40,7 @@ WORDS: dict[Reason, Words] = {
     ),
     Reason.REFILLED: Words(
         _("in the memory again"),
-        _("It had left the memory, and came back when the conversation returned to an earlier message."),
+        _("It had left the memory, and came back: the window grew, or the conversation went on from an earlier place."),
         is_sent=True,
     ),
     Reason.DOES_NOT_FIT: Words(
@@ -68,7 +68,10 @@ WORDS: dict[Reason, Words] = {
     ),
     Reason.SUPERSEDED: Words(
         _("superseded"),
-        _("It has left the memory: another system message replaced it, or the memory was replaced."),
+        _(
+            "It has left the memory: another system message replaced it, the memory was replaced, or the model did not "
+            "accept it."
+        ),
     ),
 }
 
@@ -99,10 +102,12 @@ def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]
     Takes two queries. The result is empty if this would cost too much or fail: if the memory is too large, if its
     tokens were not counted by the estimator in the settings, or if a message is invalid.
     """
-    if not 0 < conversation.memory_messages <= MAX_EXPLAINED:
+    if conversation.memory_messages > MAX_EXPLAINED:
         return {}
     try:
         window = reader.window()
+        if not (conversation.memory_messages or window.outgrows(conversation)):
+            return {}
         if window.estimator is not None and not conversation.counted_by == window.counter != "":
             return {}  # every text would have to be counted
         if conversation.memory().total_size() > MAX_EXPLAINED_SIZE:
@@ -110,6 +115,14 @@ def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]
         return {each.sequence: _words(each) for each in conversation.read(reader).explain()}
     except (TypeError, ValueError):
         return {}
+
+
+def explains_others(conversation: Conversation, reader: Reader) -> bool:
+    """Return whether *reader* may find messages in the memory of *conversation* that are not stored as such."""
+    try:
+        return reader.window().outgrows(conversation)
+    except (TypeError, ValueError):
+        return False
 
 
 def _words(explained: Explained) -> Words:

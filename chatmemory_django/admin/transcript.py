@@ -17,7 +17,7 @@ from django.db.models.functions import Length
 from chatmemory_django.admin.bubbles import Bubble, Part
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.navigation import PAGE, has_branches, shown
-from chatmemory_django.admin.reasons import WORDS, read_reasons
+from chatmemory_django.admin.reasons import WORDS, explains_others, read_reasons
 from chatmemory_django.admin.wording import EXCERPT, excerpt
 from chatmemory_django.core.reasons import Reader, Reason
 from chatmemory_django.core.tool_calls import tool_answers
@@ -134,8 +134,9 @@ def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
 
 def _bubbles(conversation: Conversation, rows: list[Any], reader: Reader | None) -> list[Bubble]:
     """Return the bubbles of *rows* without their contents."""
-    # Pinned messages are always sent and evicted ones never; the rest depends on the current window.
+    # Pinned messages are always sent, and evicted ones only if the window has grown; the rest depends on it, too.
     depends = any(row.status == MemoryStatus.IN_MEMORY for row in rows)
+    depends = reader is not None and (depends or explains_others(conversation, reader))
     reasons = read_reasons(conversation, reader) if depends and reader is not None else {}
     bubbles = []
     was_in_window = True  # unknown for the messages on the previous page

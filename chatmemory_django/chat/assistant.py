@@ -1,7 +1,8 @@
 """
 Assistants: a chat model with a memory for each conversation, a system message, and tools.
 
-An answer is a turn: it is stored when it is complete, or not at all.
+What happens in an answer is stored as it happens: calls before they run, results as they come, the text at the end. See
+docs/answers.md.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked
+from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
+from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
@@ -40,8 +44,8 @@ from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
-from chatmemory_django.messages import UserMessage
-from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
+from chatmemory_django.provider import get_chat_memory, refilling
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -75,28 +79,40 @@ class Assistant:
 
     The memory is configured by the setting ``MEMORY``, unless a class is given as *memory*; *memory_options* are passed
     to either. *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and
-    ``request``, or a function of the memory id. *tools* are functions that the model can call. Each answer calls the
-    model at most *max_rounds* times. *persist* is ``"late"`` to store question and answer together, or ``"early"`` to
-    store the question first. An answer that takes more than *timeout* seconds is cancelled. A cancelled answer is not
-    stored, unless *keep_partial* is true: then what there is of it is stored with ``"partial"`` in its metadata.
+    ``request``, or a function with any of the parameters ``memory_id``, ``owner``, ``request`` and ``question``.
+    *context* is a function with such parameters, or several: what they return is sent in front of the question, and
+    never stored. *tools* are functions that the model can call. Each answer calls the model at most *max_rounds* times.
+    The model is sent at most *max_result_tokens* of each result: by default a quarter of a window of tokens, and all of
+    it in a window of messages; the row has all of it.
+
+    A call is stored before it runs, and its result when it ends; both stay, however the answer ends. *persist* is
+    ``"early"`` to store the question first, or ``"late"`` to store it with the first calls or, if there are none, with
+    the answer. An answer that takes more than *timeout* seconds is cancelled. Text that was not complete then is not
+    stored, unless *keep_partial* is true: then it is stored with ``"partial"`` in its metadata.
+
     *title* is a function of the question and the first answer of a conversation; it returns the conversation's title,
     and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
     conversation that has a title keeps it. *name* is the assistant's name in OpenTelemetry's spans.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
-    which no other user can access; *request*, which is passed to tools; *client_message_id*, which identifies the
-    message: the same message sent again is answered, or answered again; an edited one replaces the earlier version.
-    One without an answer that is not the newest message, or that the memory was cleared of, is asked once more at the
-    end. *answer_id* is the client message id of the answer, unless another message has it; *after*, the message to
-    continue from; and *persist* and *keep_partial* override the assistant's own. To regenerate an answer, pass None as
-    the message, and the question's sequence as *after*.
+    which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
+    identifies the message: the same one sent again has the stored answer if that has ended, and goes on from the last
+    stored result if not, so that no call runs twice; an edited one replaces the earlier version. One without an answer
+    that is not the newest message, or that the memory was cleared of, is asked once more at the end. *answer_id* is the
+    client message id of the answer, unless another message has it; *after*, the message to continue from; and *persist*
+    and *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the
+    question's sequence as *after*; one that has not ended goes on.
 
     An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
     with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
     raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
 
     Raises:
-        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up.
+        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
+            ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
+        QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
+        AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
+        BusyError: Another answer is in progress in the conversation.
         ApprovalRequiredError: The answer waits for approvals, see above.
         NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
@@ -138,6 +154,7 @@ class Assistant:
         functions = context if isinstance(context, Sequence) else [context]
         self._context = [checked(each, "context") for each in functions]
         self.tools = to_tools(tools)
+        self._specifications = [tool.specification for tool in self.tools.values()]
         self.max_rounds = max_rounds
         self.max_result_tokens = max_result_tokens
         self.persist: Persist = persist
@@ -150,7 +167,8 @@ class Assistant:
         """Return the memory of a conversation."""
         if self.memory is None:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        return self.memory(**{"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options})
+        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+        return refilling(self.memory(**options))  # not passed: a function may not know the option
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...
@@ -163,7 +181,7 @@ class Assistant:
         """
         Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
 
-        If the model's answer does not have that type, ``InvalidAnswerError`` is raised and nothing is stored.
+        If the model's answer does not have that type, ``InvalidAnswerError`` is raised, and it is not stored.
         """
         answer = Text() if returns is str else Typed(returns)
 
@@ -203,7 +221,7 @@ class Assistant:
     def stream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
-        """Yield the answer as it is generated. It is stored at the end; closing the generator cancels it."""
+        """Yield the answer as it is generated. Its text is stored at the end; closing the generator cancels it."""
         events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
         return telemetry.traced(events, self)
 
@@ -287,16 +305,16 @@ class Assistant:
             context = await way.text(self._context, asked) if self._context else None
             await way.stored(exchange.open, system, context)
         if exchange.resumed is not None:
-            approved = [result async for result in way.results(exchange, self.tools, exchange.resumed.calls, values)]
-            for result in await way.stored(exchange.settle, exchange.resumed, approved):
-                yield result
+            async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
+                async for result in results:
+                    await way.stored(exchange.store_result, result)
+                    yield result
         while (request := await self._next(exchange, way)) is not None:
             try:
                 with exchange.ledger.call(request):
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
-                            exchange.note(event)
-                            yield event
+                            yield exchange.noted(event)
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise
@@ -310,33 +328,59 @@ class Assistant:
                     await way.stored(exchange.store_result, result)
                     yield result
 
+    async def _decided(
+        self, exchange: Exchange, resumed: Resumed, way: Way, values: Mapping[str, Any]
+    ) -> AsyncGenerator[ToolExecutionResultMessage, None]:
+        """Yield the results of the calls that were decided, which the caller stores."""
+        is_going_on = True
+        while is_going_on:
+            for result in resumed.ended:
+                yield result
+            async with aclosing(way.results(exchange, self.tools, resumed.calls, values)) as results:
+                async for result in results:
+                    yield result
+            is_going_on = await way.stored(exchange.settle, resumed)
+
     async def _next(self, exchange: Exchange, way: Way) -> ChatRequest | None:
         asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
         return await way.stored(exchange.next_request) if asks else exchange.next_request()
 
     def begin(
-        self, memory_id: object, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
+        self,
+        memory_id: object,
+        message: UserInput,
+        options: ChatOptions,
+        answer: Text,
+        lease: Lease,
+        *,
+        may: May | None = None,
     ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once.
+        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may.
         """
-        try:
-            return self._begun(self.chat_memory(memory_id, options.get("owner")), message, options, answer, lease)
-        except BaseException:
-            lease.end(State.FAILED, None)
-            raise
-
-    def _begun(
-        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease
-    ) -> Exchange:
+        memory = self.chat_memory(memory_id, options.get("owner"))
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
+        memory.reserved_tokens = specification_tokens(self._specifications, None, memory.window())
+        may = may or partial(may_decide, options.get("owner"))
+        try:
+            exchange = self._begun(memory, message, options, answer, lease, may)
+            if not (exchange.is_open or exchange.was_stored or self._system or self._context):
+                exchange.open(self._text)
+        except BaseException:
+            lease.end(State.FAILED, None)
+            raise
+        return exchange
+
+    def _begun(
+        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
+    ) -> Exchange:
         ledger = Ledger(self.model, memory, options.get("owner"))
-        fence = lease.take(memory) if self.tools else lease.fence
+        fence = lease.take(memory) if self.tools or isinstance(message, Resume) else lease.fence
         exchange = partial(
             Exchange,
             memory,
@@ -345,24 +389,40 @@ class Assistant:
             fence,
             model=self.model,
             is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
+            tools=self._specifications,
             max_rounds=self.max_rounds,
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,
+            may=may,
         )
         if isinstance(message, Resume):
             ledger.check()
-            return exchange(memory.turn(), Question(None), resumed=Resumed(memory, message))
+            return self._resume(memory, Resumed(memory, message, fence), exchange, options)
         question, answer_id = self._question(memory, message, options)
+        if question.stored is not None and question.stored.is_decided:
+            ledger.check()
+            resumed = Resumed(memory, Resume(), lease.take(memory), question.stored.pending)
+            return self._resume(memory, resumed, exchange, options)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
             return exchange(memory.turn(), question)
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
-        begin = exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
-        if not (self._system or self._context):
-            begin.open(self._text)
-        return begin
+        return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
+
+    def _resume(
+        self, memory: ChatMemory, resumed: Resumed, exchange: Callable[..., Exchange], options: ChatOptions
+    ) -> Exchange:
+        """Return the exchange of an answer that goes on, or of one about calls that other messages follow."""
+        stored = StoredAnswer.before(*resumed.asked_before)
+        question = Question(None) if stored is None else Question(stored.asked())
+        if stored is not None and resumed.waiting is not None:
+            question = Question(None, stored=stored._replace(pending=(), is_decided=False))
+        begun = None if stored is None else stored.asked_only()
+        turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
+        answer_id = options.get("answer_id") if question.stored is None else None
+        free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
+        return exchange(turn, question, answer_id=free_id, resumed=resumed)
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions

@@ -142,12 +142,21 @@ class ChatResponse:
     metadata: ChatResponseMetadata = ChatResponseMetadata()
 
 
+OWNER = "owner"
+"""Those who may approve the calls in a conversation: its owner, unless the access policy has other rules."""
+
+MAX_APPROVER_LENGTH = 255
+"""How many characters ``approve_by`` has at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
     """That an answer waits for the approval *id* of a *call*: what an assistant, and no model, yields at its end."""
 
     id: UUID
     call: ToolExecutionRequest
+    approve_by: str = OWNER
+    """Who decides: ``OWNER``, or a permission that a user needs to have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
 import pydantic
 from asgiref.sync import async_to_sync
@@ -20,7 +20,7 @@ from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django import telemetry
-from chatmemory_django.chat.model import ToolSpecification
+from chatmemory_django.chat.model import MAX_APPROVER_LENGTH, OWNER, ToolSpecification
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import UNRAISABLE, in_slow_thread
 from chatmemory_django.encryption.ciphers import EncryptedError
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 CONTEXT = ("request", "owner", "memory_id")
 """The parameters that the assistant fills in; the model does not see them."""
+
+STAFF = "chatmemory.approve_conversation"
+"""The permission for calls whose ``approve_by`` is not known, since it failed."""
 
 
 class ToolError(Exception):
@@ -61,9 +64,13 @@ class Tool:
     anything that pydantic can serialize to JSON; it may raise ``ToolError``. ``TypeError`` is raised if a model cannot
     call *function*.
 
-    If it *needs_approval*, a call ends the assistant's turn, and runs only once the conversation's owner has approved
-    it. A function of the same arguments can tell which calls do: ``needs_approval=lambda amount, **_: amount > 50``. If
-    it raises an exception, the call needs an approval. Calls with invalid arguments need none: they fail at once.
+    If it *needs_approval*, a call ends the assistant's turn, and runs only once it is approved. A function of the same
+    arguments can tell which calls do: ``needs_approval=lambda amount, **_: amount > 50``. If it raises an exception,
+    the call needs an approval. Calls with invalid arguments need none: they fail at once.
+
+    *approve_by* is who decides: ``"owner"``, the conversation's owner, or a permission, like ``"shop.approve_refund"``,
+    that a user has to have; or a function of the arguments that returns one of the two. If it fails, staff with the
+    permission ``STAFF`` decide.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Tool:
         name: str | None = None,
         description: str | None = None,
         needs_approval: bool | Callable[..., bool] = False,
+        approve_by: str | Callable[..., str] = OWNER,
     ) -> None:
         if not (isinstance(needs_approval, bool) or callable(needs_approval)) or (
             inspect.iscoroutinefunction(needs_approval)
@@ -80,8 +88,14 @@ class Tool:
             raise TypeError(
                 f"needs_approval must be True, False, or a function that is not async, not {needs_approval!r}."
             )
+        if not (_is_approver(approve_by) or callable(approve_by)) or inspect.iscoroutinefunction(approve_by):
+            raise ValueError(
+                f"approve_by must be {OWNER!r}, a permission like 'shop.approve_refund', or a function that is not "
+                f"async, not {approve_by!r}."
+            )
         self.function = function
         self.needs_approval = needs_approval
+        self.approve_by = approve_by
         code = _code(function)
         self.name = str(name or getattr(_unbound(function), "__name__", type(function).__name__))
         self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
@@ -118,21 +132,42 @@ class Tool:
         return f"Tool({self.name!r})"
 
     @sensitive_variables()
-    def must_ask(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> bool:
-        """Return whether *call* has to be approved before it runs."""
+    def approver(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> str | None:
+        """Return by whom *call* has to be approved before it runs, see *approve_by*; None if by nobody."""
         if self.needs_approval is False:
-            return False
+            return None
         try:
             arguments = self._arguments_of(call, context)
         except ToolError:
-            return False
-        if self.needs_approval is True:
-            return True
+            return None
+        return self._approver(arguments) if self._must_ask(arguments) else None
+
+    def _must_ask(self, arguments: Mapping[str, Any]) -> bool:
+        if isinstance(self.needs_approval, bool):
+            return self.needs_approval
         try:
             return bool(self.needs_approval(**arguments))
         except Exception:
             logger.exception("Whether a call of the tool %r needs an approval is not known, so it does.", self.name)
             return True
+
+    def _approver(self, arguments: Mapping[str, Any]) -> str:
+        if isinstance(self.approve_by, str):
+            return self.approve_by
+        try:
+            found = self.approve_by(**arguments)
+        except Exception:
+            logger.exception("Who approves a call of the tool %r is not known, so %r does.", self.name, STAFF)
+            return STAFF
+        if not _is_approver(found):
+            logger.error(
+                "The approve_by of the tool %r returned neither %r nor a permission, so %r approves the call.",
+                self.name,
+                OWNER,
+                STAFF,
+            )
+            return STAFF
+        return found
 
     def call(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> ToolExecutionResultMessage:
         """Return the result of *call*: an error result if the arguments are invalid or the function fails."""
@@ -240,10 +275,16 @@ async def acall_tool(
 
 def calls_to_ask_for(
     tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
-) -> list[int]:
-    """Return the positions of those of *calls* that have to be approved before they run."""
+) -> dict[int, str]:
+    """Return the positions of those of *calls* that have to be approved before they run, with by whom."""
     asked = ((position, call, tools.get(call.name or "")) for position, call in enumerate(calls))
-    return [position for position, call, tool in asked if tool is not None and tool.must_ask(call, context)]
+    approvers = ((position, tool.approver(call, context)) for position, call, tool in asked if tool is not None)
+    return {position: approver for position, approver in approvers if approver is not None}
+
+
+def _is_approver(value: object) -> TypeGuard[str]:
+    """Return whether *value* is ``OWNER``, or has the form of a permission."""
+    return isinstance(value, str) and len(value) <= MAX_APPROVER_LENGTH and (value == OWNER or "." in value[1:-1])
 
 
 def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecutionResultMessage:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from chatmemory_django.core.windows import Entry, Eviction, Window, total_of
+from chatmemory_django.core.refills import filled
+from chatmemory_django.core.windows import Entry, Eviction, Window
 from chatmemory_django.messages import MessageType
 
 
@@ -164,7 +165,7 @@ def moved(
         rest = [entry for entry in following if forgotten < entry.key <= to and entry.key != leading]
     else:
         behind = max(forgotten, summary.through if summary else 0)
-        rest = _filled(path.backwards(to, behind), front, window)
+        rest = filled(path.backwards(to, behind), front, window)
     pinned = None
     if system is not None:
         if window.always_keep_system_message_first or not rest or system.key < rest[0].key:
@@ -197,22 +198,6 @@ def _in_force(backwards: Iterable[Entry], before: Entry | None) -> Entry | None:
             return found
         found = entry
     return before if before is not None and (found is None or found.message == before.message) else found
-
-
-def _filled(backwards: Iterable[Entry], front: Sequence[Entry], window: Window) -> list[Entry]:
-    """Return the entries to read for a memory that begins with *front*: all that fit, and those that trimming needs."""
-    read: deque[Entry] = deque()
-    total = total_of(front, window)
-    for entry in backwards:
-        read.appendleft(entry)
-        if total is None:
-            size = window.total([each.message for each in (*front, *read) if each.message is not None])
-        else:
-            size = total = total + (entry.cost or 0)
-        # A call's results are evicted with it, so the call that they answer must be read, too.
-        if size > window.limit and entry.type != MessageType.TOOL_EXECUTION_RESULT:
-            break
-    return list(read)
 
 
 class Thinning:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from chatmemory_django.core.windows import Window
+from chatmemory_django.core.refills import brought_back, is_pinned_before, page_size
+from chatmemory_django.core.windows import Entry, Evicted, Window, to_entry
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 
 
@@ -19,7 +20,7 @@ class Reason(StrEnum):
     SUMMARY = "summary"
     """It is the summary of what has left the memory."""
     REFILLED = "refilled"
-    """It had left the memory, and returned when the conversation was rewound."""
+    """It had left the memory, and returned when the conversation was rewound or, not stored yet, as the limit grew."""
     DOES_NOT_FIT = "does_not_fit"
     """It is in the memory, but the current window is too small for it."""
     BEFORE_FIRST_USER = "before_first_user"
@@ -31,7 +32,10 @@ class Reason(StrEnum):
     SUMMARIZED = "summarized"
     """Later messages displaced it, and the summary covers it."""
     SUPERSEDED = "superseded"
-    """Another system message replaced it or is equal to it, or another memory was set."""
+    """
+    Another system message replaced it or is equal to it, another memory was set, or the model's server did not accept
+    it.
+    """
     OFF_PATH = "off_path"
     """It is on another branch of the conversation."""
 
@@ -133,6 +137,10 @@ class Measured(NamedTuple, Generic[StoredT]):
         """Return how much of the limit it takes."""
         return 1 if window.estimator is None else self.tokens or 0
 
+    def entry(self, window: Window) -> Entry:
+        """Return it as eviction sees it."""
+        return to_entry(self.row.sequence, self.message, self.cost(window) if window.is_additive else None)
+
     def explained(self, reason: Reason, sent: ChatMessage | None = None) -> Explained:
         """Return it with the *reason* why it is sent, or is not."""
         return Explained(self.row.sequence, self.message, reason, sent, self.tokens)
@@ -144,6 +152,9 @@ class Remembered(Generic[StoredT]):
 
     That is what ``ChatMemory.messages`` returns: the *rows* of the memory, in its order, trimmed by the window, then
     ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation.
+
+    If the window has outgrown *evicted*, *before* is called with the last message that the summary covers and a number
+    of messages to read at a time; it returns the messages that may come back, from the newest to the oldest.
     """
 
     def __init__(
@@ -154,10 +165,15 @@ class Remembered(Generic[StoredT]):
         pinned: int | None = None,
         summary: int | None = None,
         forgotten_through: int = 0,
+        evicted: Evicted | None = None,
+        before: Callable[[int, int], Iterable[StoredT]] | None = None,
     ) -> None:
         self._window = window = reader.window()
         self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
         self._memory = [Measured.of(row, window) for row in rows]
+        self._returned: set[int] = set()
+        if before is not None and evicted is not None and window.outgrows(evicted):
+            self._fill_again(before)
         messages = [each.message for each in self._memory]
         costs = [each.cost(window) for each in self._memory] if window.is_additive else None
         digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
@@ -172,6 +188,32 @@ class Remembered(Generic[StoredT]):
         users = (index for index in kept if messages[index].type == MessageType.USER)
         self._start = next(users, len(messages)) if reader.start_on_user else 0
 
+    def _fill_again(self, before: Callable[[int, int], Iterable[StoredT]]) -> None:
+        """Put the messages that come back into the memory, see ``core.refills``."""
+        window, memory = self._window, self._memory
+        size = page_size(len(memory), sum(each.tokens or 0 for each in memory), window)
+        found: dict[int, Measured[StoredT]] = {}
+
+        def backwards() -> Iterator[Entry]:
+            for row in before(self._covered, size):
+                found[row.sequence] = each = Measured.of(row, window)
+                yield each.entry(window)
+
+        back = [entry.key for entry in brought_back(backwards(), [each.entry(window) for each in memory], window)]
+        self._returned.update(back)
+        if self._pinned is not None and back and not is_pinned_before(self._pinned, back[0], window):
+            self._pinned = None
+        front = (self._pinned, self._summary)
+        rest = [each for each in memory if each.row.sequence not in front] + [found[key] for key in back]
+        leading = [each for each in memory if each.row.sequence in front]
+        self._memory = leading + sorted(rest, key=lambda each: each.row.sequence)
+
+    @property
+    def _covered(self) -> int:
+        """The last message that the summary covers; 0 without one."""
+        summary = next((each.row for each in self._memory if each.row.sequence == self._summary), None)
+        return 0 if summary is None else summary.parent_sequence or 0
+
     def sent(self) -> list[Measured[StoredT]]:
         """Return the messages that the LLM is sent, not always with all of their tool calls, and their rows."""
         sent = [(self._memory[index], message) for index, message in self._sent.items() if message is not None]
@@ -180,9 +222,9 @@ class Remembered(Generic[StoredT]):
     def explain(self, recent: Iterable[StoredT] = ()) -> list[Explained]:
         """Explain each of *recent*, the newest messages of all branches, and of the memory, which comes last."""
         newest = [Measured.of(row, self._window) for row in recent]
-        remembered = {each.row.sequence: each.row for each in self._memory}
-        covered = remembered[self._summary].parent_sequence or 0 if self._summary in remembered else 0
-        came_back = _came_back(self._memory, newest, self._window, {self._pinned, self._summary})
+        remembered = {each.row.sequence for each in self._memory}
+        covered = self._covered
+        came_back = _came_back(self._memory, newest, self._window, {self._pinned, self._summary}) | self._returned
         out = [
             each.explained(_reason_out(each, self._forgotten_through, covered))
             for each in newest

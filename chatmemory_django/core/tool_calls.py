@@ -12,6 +12,12 @@ from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, To
 REJECTED = "rejected"
 """The key in the metadata of a message that a model's server did not accept, with the reason."""
 
+SHORTENED = "shortened"
+"""
+The key in the metadata of a model's message with the results that it was sent shortened: by the id of the call, how
+many tokens were sent, and how many there are.
+"""
+
 NOT_ACCEPTED = "The model could not read the result of this call, so it is left out."
 """What a model reads of a result that it was sent, and that its server did not accept."""
 

@@ -15,9 +15,21 @@ from typing import Protocol, Self
 
 import msgspec
 
-from chatmemory_django.core.limits import checked_counter
+from chatmemory_django.core.limits import MAX_INTEGER, checked_counter
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.tokens import TokenCountEstimator
+
+
+class Evicted(Protocol):
+    """A memory that knows what evicted last; see ``models.Conversation``."""
+
+    @property
+    def evicted_limit(self) -> int | None:
+        """The limit; None if nothing was evicted."""
+
+    @property
+    def evicted_by(self) -> str:
+        """Its ``measure``."""
 
 
 class Window:
@@ -33,7 +45,8 @@ class Window:
     stored, and for a window of messages, which needs none.
 
     A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
-    removed.
+    removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``. What is *reserved*
+    of the limit is for what is sent beside the messages, for example the specifications of tools.
     """
 
     def __init__(
@@ -44,12 +57,16 @@ class Window:
         evict_to: int | None = None,
         always_keep_system_message_first: bool = False,
         keeps_all: bool = False,
+        refills: bool = False,
+        reserved: int = 0,
     ) -> None:
-        self.limit = limit
-        self.evict_to = evict_to
+        self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
+        self.limit = limit - self.reserved
+        self.evict_to = None if evict_to is None else evict_to - self.reserved
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
+        self.refills = refills
         # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
@@ -60,6 +77,21 @@ class Window:
     def unbounded(self) -> Window:
         """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
+
+    @property
+    def evicted_limit(self) -> int:
+        """The limit, as it is stored with what it has evicted; a larger one would evict nothing that can be stored."""
+        return min(self.limit + self.reserved, MAX_INTEGER)
+
+    @property
+    def measure(self) -> str:
+        """What the limit is a number of; tokens are tokens whatever counts them, since another model may count them."""
+        return "messages" if self.estimator is None else "tokens"
+
+    def outgrows(self, memory: Evicted) -> bool:
+        """Return whether this window fills *memory* again: it has a larger limit than the one that evicted last."""
+        limit = memory.evicted_limit if self.refills else None
+        return limit is not None and memory.evicted_by == self.measure and self.evicted_limit > limit
 
     def cost(self, message: ChatMessage) -> int:
         """Return how much of the limit *message* takes on its own."""
@@ -143,6 +175,8 @@ class Eviction:
         self.total = total
         self.next_key = next_key
         self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
+        self.is_limited = False
+        """Whether this window's limit has decided where the memory begins, and not an earlier one."""
         self.begin()
         self._stored = iter(stored)
         self._front: deque[Entry] = deque()  # read from the store, but still in the memory
@@ -287,6 +321,7 @@ class Eviction:
         limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
         exceeds = total > limit
+        self.is_limited |= exceeds and self.keeps_from != NOTHING_LEAVES
         pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
         while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
@@ -449,14 +484,14 @@ def continuation(old: Sequence[HasType], new: Sequence[HasType]) -> tuple[bool, 
     """
     if not old:
         return False, 0
-    if stay := _overlap(old, new):
+    if stay := overlap(old, new):
         return False, len(old) - stay
-    if new and old[0].type == MessageType.SYSTEM and old[0] == new[0] and (stay := _overlap(old[2:], new[1:])):
+    if new and old[0].type == MessageType.SYSTEM and old[0] == new[0] and (stay := overlap(old[2:], new[1:])):
         return True, len(old) - stay
     return None
 
 
-def _overlap(old: Sequence[HasType], new: Sequence[HasType]) -> int:
+def overlap(old: Sequence[HasType], new: Sequence[HasType]) -> int:
     """Return how many messages at the end of *old* are, at most, the beginning of *new*; in linear time."""
     # The prefix function of Knuth, Morris and Pratt. None, which equals no message, separates the two.
     joined = [*new[: len(old)], None, *old]

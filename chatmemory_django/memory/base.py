@@ -40,6 +40,7 @@ class MemoryOptions(TypedDict, total=False):
     always_keep_system_message_first: bool
     start_on_user: bool
     repair_tools: bool
+    refill: bool | None
 
 
 class ChatMemory(ABC):
@@ -51,6 +52,11 @@ class ChatMemory(ABC):
     begins with the same messages for many turns, as prompt caches need. The newest message stays. Two options change
     what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
     messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
+
+    With *refill*, a limit that has grown since it last evicted brings messages back, as many of the history as fit: the
+    next read shows them, and the next write stores that. What was cleared, removed, evicted by ``evict`` or left out by
+    ``set`` stays away, and so does what a summary covers. None, the default, is False, as in LangChain4j, unless
+    ``get_chat_memory`` or an assistant makes the memory.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class ChatMemory(ABC):
         always_keep_system_message_first: bool = False,
         start_on_user: bool = False,
         repair_tools: bool = False,
+        refill: bool | None = None,
     ) -> None:
         memory_key(id)
         self.id = id
@@ -69,9 +76,12 @@ class ChatMemory(ABC):
         self.always_keep_system_message_first = always_keep_system_message_first
         self.start_on_user = start_on_user
         self.repair_tools = repair_tools
+        self.refill = refill
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
+        self.reserved_tokens = 0
+        """How many tokens of a window of tokens are for what an assistant sends beside the messages."""
         self.window()  # an invalid limit fails here, not at the first message
 
     @abstractmethod
@@ -190,7 +200,7 @@ class ChatMemory(ABC):
         Remove the newest message of the memory from it and from the history, and return it; None if the memory is
         empty.
         """
-        return self.store.pop(self.id)
+        return self.store.pop(self.id, self.window())
 
     def evict(self, count: int) -> list[int]:
         """
@@ -200,7 +210,7 @@ class ChatMemory(ABC):
         """
         if type(count) is not int or count < 0:
             raise ValueError(f"count must be a whole number of at least 0, not {count!r}.")
-        return self.store.evict(self.id, count)
+        return self.store.evict(self.id, count, self.window())
 
     def remove(self, *sequences: int, with_results: bool = False) -> list[int]:
         """
@@ -301,6 +311,8 @@ class ChatMemory(ABC):
             estimator,
             evict_to=evict_to,
             always_keep_system_message_first=self.always_keep_system_message_first,
+            refills=self.refill is True,
+            reserved=0 if estimator is None else self.reserved_tokens,
         )
 
     def _limit(self, name: str, limit: Limit) -> int:

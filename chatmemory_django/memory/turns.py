@@ -25,9 +25,13 @@ Persist: TypeAlias = Literal["late", "early"]
 
 
 class Begun(NamedTuple):
-    """What is stored of a turn that goes on: its *messages*, their *keys*, and the message *after* which it came."""
+    """
+    What is stored of a turn that goes on: its *messages*, their *keys*, and the message *after* which it came.
 
-    after: int
+    With None as *after*, it goes on behind all others; then *messages* are none, since the memory has them.
+    """
+
+    after: int | None
     keys: Sequence[int]
     messages: Sequence[ChatMessage]
 

@@ -94,6 +94,22 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "evicted_limit",
+                    models.PositiveIntegerField(editable=False, null=True, verbose_name="evicted down to"),
+                ),
+                (
+                    "evicted_by",
+                    models.CharField(
+                        blank=True, db_default="", default="", editable=False, max_length=8, verbose_name="evicted by"
+                    ),
+                ),
+                (
+                    "kept_out_through",
+                    models.PositiveIntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="kept out through"
+                    ),
+                ),
+                (
                     "has_lost_system",
                     models.BooleanField(
                         db_default=False, default=False, editable=False, verbose_name="without its system message"

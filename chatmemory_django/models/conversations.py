@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Self
@@ -52,7 +52,7 @@ from chatmemory_django.models.fields import (
     with_default,
 )
 from chatmemory_django.models.lookups import MetadataEntry
-from chatmemory_django.models.messages import Message, MessageQuerySet, beginning_of_text
+from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 from chatmemory_django.search.terms import finds_parts, terms_of
@@ -76,6 +76,9 @@ COMMON = 30
 """A word is common if so many of the newest ``SAMPLE`` conversations have it: the index would find too many."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+MAX_MEASURE_LENGTH = 8
+"""The longest ``Window.measure`` has this many characters."""
 
 PREVIEW = 200
 """How many characters of a message are shown as the preview of its conversation."""
@@ -366,6 +369,13 @@ class Conversation(models.Model):
     # The last message of the path after which the memory was cleared, or replaced by another one: no summary covers
     # what is up to it, and no rewind to a later message brings it back. 0 if there is none.
     forgotten_through = with_default(models.PositiveIntegerField(_("cleared through"), default=0, editable=False))
+    # The limit that evicted last, and what it is a number of: a window with a larger one may bring messages back ...
+    evicted_limit = models.PositiveIntegerField(_("evicted down to"), null=True, editable=False)
+    evicted_by = with_default(
+        models.CharField(_("evicted by"), max_length=MAX_MEASURE_LENGTH, blank=True, default="", editable=False)
+    )
+    # ... but nothing up to this one, which was evicted by ``evict``, or was not among the messages that were set.
+    kept_out_through = with_default(models.PositiveIntegerField(_("kept out through"), default=0, editable=False))
     # Whether a system message has left the memory, and no other one has replaced it: a rewind has to search for the one
     # of that time even if the memory has none.
     has_lost_system = with_default(models.BooleanField(_("without its system message"), default=False, editable=False))
@@ -481,19 +491,35 @@ class Conversation(models.Model):
     def _bounds(self) -> tuple[int, int | None, int | None]:
         return self.window_start, self.pinned_sequence, self.summary_sequence
 
-    def read(self, reader: Reader, rows: Iterable[Any] | None = None) -> Remembered[Any]:
+    def read(self, reader: Reader, shown: Callable[[MessageQuerySet], Iterable[Any]] = list) -> Remembered[Any]:
         """
         Return what is sent to the LLM now if *reader*, a memory, reads this conversation.
 
-        The *rows* are those of ``memory()``, by default as models. Takes one query.
+        Its rows are what *shown* returns for those of ``memory()``, by default models. Takes one query, and one more if
+        the limit has grown and the memory is filled again.
         """
         return Remembered(
-            self.memory() if rows is None else rows,
+            shown(self.memory()),
             reader,
             pinned=self.pinned_sequence,
             summary=self.summary_sequence,
             forgotten_through=self.forgotten_through,
+            evicted=self,
+            before=partial(self._before_memory, shown),
         )
+
+    def _before_memory(
+        self, shown: Callable[[MessageQuerySet], Iterable[Any]], covered: int, size: int
+    ) -> Iterator[Any]:
+        """Yield what may come back to the memory, newest first, read *size* at a time; nothing that is *covered*."""
+        before = self.window_start
+        while True:
+            rows = before_memory(self.messages.all(), before, self.forgotten_through, self.kept_out_through, covered)
+            found = list(shown(rows.filter(on_path=True).exclude(type=MessageType.SYSTEM.value)[:size]))
+            yield from found
+            if len(found) < size:
+                return
+            before = found[-1].sequence
 
     def recent(self, count: int) -> list[Message]:
         """Return the last *count* messages of the history, on all branches, in order."""

@@ -204,6 +204,19 @@ class MessageQuerySet(models.QuerySet["Message"]):
         return self.filter(failed, type=MessageType.TOOL_EXECUTION_RESULT.value)
 
 
+def before_memory(messages: MessageQuerySet, window_start: int, *behind: Combinable | int) -> MessageQuerySet:
+    """
+    Return those of *messages*, of one conversation, newest first, that were in its memory when it began earlier.
+
+    They come before *window_start*, and after each of *behind*. Some have left it since for other reasons: those that
+    are not on the path, and system messages.
+    """
+    rows = messages.filter(sequence__lt=window_start, superseded=False).order_by("-sequence")
+    for each in behind:
+        rows = rows.filter(sequence__gt=each)
+    return rows
+
+
 def beginning_of_text(length: int) -> Combinable:
     """
     Return an expression for the first *length* characters of a message's text.

@@ -54,6 +54,8 @@ class Rule(StrEnum):
     """It is the sequence of a summary of messages on the path."""
     FORGOTTEN = "forgotten_through"
     """It is below ``next_sequence``; a message's ``cleared_before`` is above its sequence, and comes with a parent."""
+    KEPT_OUT = "kept_out_through"
+    """It is below ``next_sequence``."""
     WINDOW = "window"
     """The memory fits its window. It may not after the window was changed, until the next ``add``."""
 
@@ -120,6 +122,8 @@ class Examination:
             yield Rule.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
         if conversation.forgotten_through >= end:
             yield Rule.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
+        if conversation.kept_out_through >= end:
+            yield Rule.KEPT_OUT, f"It is {conversation.kept_out_through}, but next_sequence is {end}."
         if rows.with_wrong_cut:
             yield Rule.FORGOTTEN, f"{rows.with_wrong_cut} rows have an impossible cleared_before."
 

@@ -197,6 +197,7 @@ class _Forking:
             "window_start": min(state.window_start, last + 1),
             "parent_sequence": None,  # the newest of the copied messages
             "forgotten_through": min(state.forgotten_through, last),
+            "kept_out_through": min(state.kept_out_through, last),
         }
         if found["cuts"]:
             rows.filter(cleared_before__gt=last).update(cleared_before=last + 1)

@@ -280,7 +280,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return configured.reader()
 
     def _read(self, conversation: Conversation, memory: Reader) -> Remembered[Any]:
-        return conversation.read(memory, shown_rows(conversation.memory(), self.message_serializer_class))
+        return conversation.read(memory, lambda messages: shown_rows(messages, self.message_serializer_class) or [])
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
         rows = []
@@ -288,7 +288,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             row: Any = each.row
             row.sent, row.token_count = each.message, each.tokens
             rows.append(row)
-        serializer = self.message_serializer_class(rows, many=True, context=self.get_serializer_context())
+        # All of these are in it, even those that come back to it with the next write.
+        context = {**self.get_serializer_context(), "remembers": lambda row: True}
+        serializer = self.message_serializer_class(rows, many=True, context=context)
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
         return {"messages": serializer.data, "limit": window.limit, "evict_to": window.evict_to, "unit": unit}

@@ -77,6 +77,7 @@ APPROVALS = {
             "call_id": "call_1",
             "tool": "refund",
             "arguments": '{"order": 4711}',
+            "approve_by": "owner",
             "requested_at": MOMENT,
             "expires_at": MOMENT,
         }

@@ -237,10 +237,10 @@ class ChatMemoryStore(ABC):
         """Continue from the newest message that descends from *to*, and return its key. Raises what ``rewind`` does."""
         raise self._no_branches()
 
-    def pop(self, memory_id: object) -> ChatMessage | None:
+    def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
         """
-        Remove the newest message of the memory from it and from the history, and return it; None if the memory is
-        empty.
+        Remove the newest message of the memory, as *window* fills it again, from it and from the history, and return
+        it; None if the memory is empty.
         """
         raise self._no_branches()
 
@@ -258,8 +258,11 @@ class ChatMemoryStore(ABC):
 
         """
 
-    def evict(self, memory_id: object, count: int) -> list[int]:
-        """Evict the first *count* messages of the memory, or all if it has fewer; return their keys."""
+    def evict(self, memory_id: object, count: int, window: Window | None = None) -> list[int]:
+        """
+        Evict the first *count* messages of the memory, as *window* fills it again, or all if it has fewer; return their
+        keys.
+        """
         raise self._no_branches()
 
     def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:

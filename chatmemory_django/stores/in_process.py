@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Unpack
 
@@ -14,6 +14,7 @@ from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, 
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
+from chatmemory_django.core.refills import brought_back, is_pinned_before, left_out
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, continuation, pins, to_entry
 from chatmemory_django.messages import (
@@ -78,7 +79,7 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
         **options: Unpack[AppendOptions],
     ) -> Appended:
         added, after = self._without_data(messages), options.get("after")
-        with self._writing(memory_id, creates=True) as found:
+        with self._writing(memory_id, window, creates=True) as found:
             phase, turn = options.get("phase"), options.get("turn", ())
             if after is not None and phase == "open":
                 return Appended(Eviction.of([], window), found.set_aside(added, after))
@@ -87,32 +88,38 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         with self._writing(memory_id) as conversation:
-            eviction = conversation.eviction(window)
+            eviction = conversation.filled_again(window).eviction(window)
         eviction.trim()
         return Reading(eviction)
+
+    def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
+        trimmed = window.trimmed(messages)
+        with self._writing(memory_id, window, creates=bool(trimmed.entries())) as conversation:
+            conversation.replace(trimmed.messages(), trimmed)
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         return self.read_memory(memory_id, window).eviction.messages()
 
     def read_memory_after(self, memory_id: object, window: Window, after: int) -> Reading:
-        with self._writing(memory_id) as conversation:
+        with self._writing(memory_id) as stored:
+            conversation = stored.filled_again(window)
             move = conversation.moved(after, window)
             eviction = conversation.eviction(window) if move is None else move.eviction
         eviction.trim()
         return Reading(eviction)
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
-        with self._writing(memory_id) as conversation:
+        with self._writing(memory_id, window) as conversation:
             conversation.go_on_from(to, window)
 
     def switch(self, memory_id: object, to: int, window: Window) -> int:
-        with self._writing(memory_id) as conversation:
+        with self._writing(memory_id, window) as conversation:
             newest = conversation.newest_from(to)
             conversation.go_on_from(newest, window)
             return newest
 
-    def pop(self, memory_id: object) -> ChatMessage | None:
-        with self._writing(memory_id) as conversation:
+    def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
+        with self._writing(memory_id, window) as conversation:
             newest = max(conversation.memory(without_summary=True), default=None)
             if newest is None:
                 return None
@@ -120,8 +127,8 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
             conversation.remove([newest])
             return message
 
-    def evict(self, memory_id: object, count: int) -> list[int]:
-        with self._writing(memory_id) as conversation:
+    def evict(self, memory_id: object, count: int, window: Window | None = None) -> list[int]:
+        with self._writing(memory_id, window) as conversation:
             return conversation.evict(count)
 
     def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
@@ -153,6 +160,8 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
                 pinned=conversation.pinned,
                 summary=conversation.summary,
                 forgotten_through=conversation.forgotten_through,
+                evicted=conversation,
+                before=conversation.before_memory,
             ).explain(map(conversation.uncounted, recent))
 
     @contextmanager
@@ -161,16 +170,25 @@ class InMemoryChatMemoryStore(ChatMemoryStore):
             yield
 
     @contextmanager
-    def _writing(self, memory_id: object, *, creates: bool = False) -> Iterator[_Conversation]:
-        """Lock the conversation *memory_id* and yield it; a missing one is only stored afterwards with *creates*."""
+    def _writing(
+        self, memory_id: object, window: Window | None = None, *, creates: bool = False
+    ) -> Iterator[_Conversation]:
+        """
+        Lock the conversation *memory_id* and yield it; a missing one is only stored afterwards with *creates*.
+
+        If *window* has outgrown it, its memory is filled again, which is stored if anything else changes.
+        """
         key = self._key(memory_id)
         with self._lock:
-            there = self._conversations.get(key)
-            conversation = there or _Conversation(key)
+            there = self._conversations.get(key, _Conversation(key))
+            conversation = there.filled_again(window)
+            filled = replace(conversation)
             yield conversation
+            if conversation is not there and conversation == filled:
+                return
             if not self.keep_history:
                 conversation.forget_history()
-            if creates:
+            if creates or key in self._conversations:
                 self._conversations[key] = conversation
 
     def _key(self, memory_id: object) -> str:
@@ -198,6 +216,7 @@ class _Moved(NamedTuple):
     path: list[tuple[int, int]]
     eviction: Eviction
     forgotten_through: int
+    kept_out_through: int
 
 
 @dataclass(slots=True)
@@ -225,6 +244,9 @@ class _Conversation:
     summary: int | None = None
     window: list[int] = field(default_factory=list)
     forgotten_through: int = 0
+    evicted_limit: int | None = None
+    evicted_by: str = ""
+    kept_out_through: int = 0
     failure: Failure | None = None
 
     def memory(self, *, without_summary: bool = False) -> list[int]:
@@ -234,6 +256,28 @@ class _Conversation:
 
     def messages(self) -> list[ChatMessage]:
         return [self.rows[key].message for key in self.memory()]
+
+    def filled_again(self, window: Window | None) -> _Conversation:
+        """Return this conversation or, if *window* has outgrown it, one with its rows and a memory filled again."""
+        if window is None or not window.outgrows(self):
+            return self
+        before = (self.entry(row.sequence, window) for row in self.before_memory(self._covered()))
+        back = brought_back(before, [self.entry(key, window) for key in self.memory()], window)
+        pinned, keys = self.pinned, [*(entry.key for entry in back), *self.window]
+        if pinned is not None and back and not is_pinned_before(pinned, keys[0], window):
+            keys, pinned = sorted([pinned, *keys]), None
+        return replace(self, pinned=pinned, window=keys, evicted_limit=window.evicted_limit)
+
+    def before_memory(self, covered: int, size: int = 0) -> Iterator[Uncounted]:
+        """Yield the messages that may come back to the memory, newest first; nothing that is *covered*."""
+        behind, start = (
+            max(self.forgotten_through, self.kept_out_through, covered),
+            min(self.window, default=self.next_key),
+        )
+        for key in sorted(self.history(), reverse=True):
+            row = self.rows[key]
+            if behind < key < start and row.on_path and row.message.type != MessageType.SYSTEM:
+                yield self.uncounted(key)
 
     def eviction(self, window: Window) -> Eviction:
         """Return the memory, ready for additions."""
@@ -296,6 +340,8 @@ class _Conversation:
                 self.parent = None
         self.next_key = eviction.next_key
         self._keep(eviction)
+        if archived and messages:
+            self.kept_out_through = keys[-1]
         return Appended(eviction, keys)
 
     def set_aside(self, messages: Sequence[ChatMessage], after: int) -> list[int]:
@@ -307,7 +353,7 @@ class _Conversation:
         self.parent, self.next_key = head, self.next_key + len(messages)
         return keys
 
-    def replace(self, messages: Sequence[ChatMessage]) -> None:
+    def replace(self, messages: Sequence[ChatMessage], trimmed: Eviction | None = None) -> None:
         """Replace the memory with *messages*, as the Django store does; see ``Replacement`` there."""
         new = list(map(message_to_json, messages))
         if new == list(map(message_to_json, self.messages())):
@@ -317,6 +363,13 @@ class _Conversation:
         goes_on = continuation(before, list(map(_Compared, messages)))
         keeps_first, index = goes_on or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]
+        out = trimmed.evicted if goes_on and trimmed is not None else ()
+        evicted = [_Compared(entry.message) for entry in out if entry.message is not None]
+        stay_away = old[keeps_first:][: len(left_out(before[keeps_first:index], evicted))]
+        systems = {key for key in stay_away if self.rows[key].message.type == MessageType.SYSTEM}
+        self.kept_out_through = max([self.kept_out_through, *({*stay_away} - systems)])
+        if trimmed is not None and trimmed.is_limited:
+            self.evicted_limit, self.evicted_by = trimmed.window.evicted_limit, trimmed.window.measure
         is_pinned = keeps_first or (kept != [] and kept[0] == self.pinned)
         in_history = goes_on is not None or self.next_key == 1
         if not in_history:
@@ -370,7 +423,9 @@ class _Conversation:
             forgotten=forgotten,
             next_key=self.next_key,
         )
-        return _Moved(to, path, eviction, forgotten)
+        front = {None if entry is None else entry.key for entry in (eviction.pinned, eviction.summary)}
+        start = min((entry.key for entry in eviction.entries() if entry.key not in front), default=self.next_key)
+        return _Moved(to, path, eviction, forgotten, self.kept_out_through if self.kept_out_through < start else 0)
 
     def go_on_from(self, to: int, window: Window) -> None:
         """Continue the conversation from message *to*."""
@@ -384,6 +439,7 @@ class _Conversation:
             self.rows[key].on_path = is_on(move.path, key)
         self.parent = move.to
         self.forgotten_through = move.forgotten_through
+        self.kept_out_through = move.kept_out_through
         self._keep(move.eviction)
 
     def pending(self, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
@@ -435,6 +491,8 @@ class _Conversation:
     def evict(self, count: int) -> list[int]:
         """Evict the first *count* messages of the memory, and return their keys."""
         evicted = self.memory()[:count]
+        out = [key for key in evicted if self.rows[key].message.type != MessageType.SYSTEM]
+        self.kept_out_through = max([self.kept_out_through, *out])
         self._leave(evicted)
         return evicted
 
@@ -508,10 +566,16 @@ class _Conversation:
         self.pinned = None if eviction.pinned is None else eviction.pinned.key
         self.summary = None if eviction.summary is None else eviction.summary.key
         self.window = [key for key in keys if key not in {self.pinned, self.summary}]
+        if eviction.is_limited:
+            self.evicted_limit, self.evicted_by = eviction.window.evicted_limit, eviction.window.measure
+
+    def _covered(self) -> int:
+        """Return the last message that the summary covers."""
+        return 0 if self.summary is None else self.rows[self.summary].through or 0
 
     def _behind(self) -> int:
         """Return the last message that the summary covers, or that was cleared."""
-        return max(self.forgotten_through, 0 if self.summary is None else self.rows[self.summary].through or 0)
+        return max(self.forgotten_through, self._covered())
 
     def _uncovered(self) -> list[int]:
         """Return the keys of the messages that have left the memory and are not covered by a summary."""

@@ -30,6 +30,7 @@ COLUMNS = (
 PLACES = (
     *("next_sequence", "window_start", "pinned_sequence", "summary_sequence", "parent_sequence", "forgotten_through"),
     *("total_messages", "memory_messages", "memory_tokens", "counted_by"),
+    *("evicted_limit", "evicted_by", "kept_out_through"),
 )
 
 
@@ -244,6 +245,7 @@ class TestRejectedLines:
             (0, {"parent_sequence": 4}, "have on_path"),
             (0, {"parent_sequence": 9}, "parent_sequence is 9, which is not a message of the history"),
             (0, {"forgotten_through": 9}, "forgotten_through is 9, but next_sequence is 9"),
+            (0, {"kept_out_through": 9}, "kept_out_through is 9, but next_sequence is 9"),
             (0, {"summary_sequence": 1}, "summary_sequence is 1, which is not a summary"),
             (0, {"summary_sequence": 8}, "summary_sequence is 8, which is not a summary"),
             (7, {"in_history": False, "on_path": True}, "on_path is true, but in_history is false"),
@@ -412,6 +414,7 @@ class TestExamination:
             ({"parent_sequence": 9}, "parent_sequence"),
             ({"parent_sequence": 7}, "on_path"),
             ({"forgotten_through": 9}, "forgotten_through"),
+            ({"kept_out_through": 9}, "kept_out_through"),
             ({"summary_sequence": 8}, "summary_sequence"),
         ],
     )

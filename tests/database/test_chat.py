@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from chatmemory_django.chat.runs import answers
+from chatmemory_django.chat.runs import answers, renewals
 from chatmemory_django.db import threads
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
@@ -325,7 +325,7 @@ class TestCosts:
             try:
                 return call(function)
             finally:
-                found = [record.sql for record in caplog.records if hasattr(record, "sql")]
+                found = [record.sql for record in caplog.records if getattr(record, "sql", None)]
                 new = ("SET", "SELECT @@", "SELECT VERSION")  # what a new connection asks
                 calls.append([sql for sql in found if not sql.strip().startswith(new)])
 
@@ -333,6 +333,7 @@ class TestCosts:
         caplog.set_level(logging.DEBUG, "django.db.backends")
         monkeypatch.setattr(threads, "_call", recorded)
         monkeypatch.setattr(answers, "INTERVAL", 60)  # nothing is written while the answer is made
+        monkeypatch.setattr(renewals, "RENEW", 60)
         return calls
 
     @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])

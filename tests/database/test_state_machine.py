@@ -78,9 +78,11 @@ class InThisProcess(RuleBasedStateMachine):
         limit=limits,
         system_first=st.booleans(),
         evicts_more=st.booleans(),
+        refills=st.booleans(),
     )
-    def begin(self, keep_history, estimator, limit, system_first, evicts_more):
+    def begin(self, keep_history, estimator, limit, system_first, evicts_more, refills):
         self.evicts_more = evicts_more
+        self.refills = refills
         self.memory_id = f"machine {next(numbers)}"
         self.keeps_history = keep_history
         self.estimator = estimator
@@ -99,6 +101,7 @@ class InThisProcess(RuleBasedStateMachine):
             "store": store,
             "evict_to": self.low,
             "always_keep_system_message_first": self.system_first,
+            "refill": self.refills,
         }
         if self.estimator is None:
             return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
@@ -106,7 +109,7 @@ class InThisProcess(RuleBasedStateMachine):
 
     @property
     def window(self) -> Window:
-        return Window(self.limit, self.estimator, self.system_first, evict_to=self.low)
+        return Window(self.limit, self.estimator, self.system_first, evict_to=self.low, refills=self.refills)
 
     @property
     def low(self) -> int | None:
@@ -163,11 +166,17 @@ class InThisProcess(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 4))
     def evict(self, count):
-        self.do(lambda oracle: oracle.evict(count), lambda memory: memory.evict(count))
+        self.do(lambda oracle: oracle.evict(count, self.window), lambda memory: memory.evict(count))
 
     @rule(messages=some_messages)
     def set(self, messages):
-        self.do(lambda oracle: oracle.set(self.window.fitting(messages)), lambda memory: memory.set(messages))
+        self.do(lambda oracle: oracle.set(messages, self.window), lambda memory: memory.set(messages))
+
+    @rule(drop=st.integers(0, 3), messages=some_messages)
+    def set_what_is_read(self, drop, messages):
+        """Do as programs do that read a memory, change the list, and set it."""
+        now = [*self.oracle.seen(self.window).memory_messages()[drop:], *messages]
+        self.do(lambda oracle: oracle.set(now, self.window), lambda memory: memory.set(now))
 
     @rule(drop=st.integers(0, 3), messages=some_messages)
     def use_another_algorithm(self, drop, messages):
@@ -209,7 +218,7 @@ class InThisProcess(RuleBasedStateMachine):
 
         def interrupt_oracle(oracle: Oracle) -> None:
             if in_between is not None:
-                moves = in_between in {"rewind", "switch"}
+                moves = in_between in {"rewind", "switch", "evict"}
                 getattr(oracle, in_between)(*arguments, *[self.window] * moves)
                 self.forget(oracle)
 
@@ -218,12 +227,12 @@ class InThisProcess(RuleBasedStateMachine):
             lambda oracle: turn_of_the_oracle(
                 oracle, self.window, stores, after, messages, fails, interrupt_oracle, self.forget
             ),
-            lambda memory: turn_of(memory, persist, in_rounds, after, messages, fails, interrupt),
+            lambda memory: turn_of(memory, persist, after, messages, fails, interrupt, in_rounds=in_rounds),
         )
 
     @rule()
     def pop(self):
-        self.do(lambda oracle: oracle.pop(), lambda memory: memory.pop())
+        self.do(lambda oracle: oracle.pop(self.window), lambda memory: memory.pop())
 
     @rule(data=st.data(), count=st.integers(1, 3), with_results=st.booleans())
     def remove(self, data, count, with_results):
@@ -279,14 +288,19 @@ class InThisProcess(RuleBasedStateMachine):
             return [(previous, messages)], "too large"
         return [(previous, messages)], oracle.put_summary(summary, covered, window)
 
-    @rule(limit=limits, estimator=estimators, system_first=st.booleans(), change=st.integers(0, 2))
-    def change_the_window(self, limit, estimator, system_first, change):
-        self.limit, self.estimator, self.system_first = (
+    @rule(estimator=estimators, system_first=st.booleans(), refills=st.booleans(), change=st.integers(0, 2))
+    def change_the_window(self, estimator, system_first, refills, change):
+        self.estimator, self.system_first, self.refills = (
             new if each == change else old
             for each, (new, old) in enumerate(
-                [(limit, self.limit), (estimator, self.estimator), (system_first, self.system_first)]
+                [(estimator, self.estimator), (system_first, self.system_first), (refills, self.refills)]
             )
         )
+        self.rebuild()
+
+    @rule(limit=limits)
+    def change_the_limit(self, limit):
+        self.limit = limit
         self.rebuild()
 
     @invariant()
@@ -302,7 +316,8 @@ class InThisProcess(RuleBasedStateMachine):
             assert [each.sent for each in explained if each.is_sent] == list(map(kept, shown))
             remembered = [(each.sequence, each.message) for each in explained if each.reason not in OUT]
             # In the order in which it is sent: as it is read, a system message can lead that does not lead as stored.
-            expected = [(sequence, kept(message)) for sequence, message in memory_of(self.oracle)]
+            filled = self.oracle.filled_again(self.window)
+            expected = [(sequence, kept(message)) for sequence, message in memory_of(filled)]
             assert sorted(remembered, key=itemgetter(0)) == sorted(expected, key=itemgetter(0))
             assert memory.store.get_messages(self.memory_id) == self.oracle.memory_messages()
             if self.keeps_history:
@@ -460,11 +475,12 @@ def pending_in(memory: ChatMemory) -> list[int]:
 def turn_of(
     memory: ChatMemory,
     persist: str,
-    in_rounds: bool,
     after: int | None,
     messages: list[ChatMessage],
     fails: bool,
     interrupt: Callable[[ChatMemory], None],
+    *,
+    in_rounds: bool = False,
 ):
     try:
         with memory.turn(persist, after=after) as turn:
@@ -521,7 +537,7 @@ def turn_of_the_oracle(
     for message in messages:
         unwritten.append(message)
         if stores.aside(message, after):
-            aside += oracle.set_aside(unwritten, aside[-1] if aside else after)
+            aside += oracle.set_aside(unwritten, aside[-1] if aside else after, window)
             unwritten = []
         if unwritten and stores.now(message, after):
             keys = oracle.add(unwritten, window, after=after, completes=aside, evicts=False)

@@ -21,8 +21,8 @@ LISTED = {
 }
 
 
-def memory(memory_id: str = "c", most: int = 200) -> MessageWindowChatMemory:
-    return MessageWindowChatMemory(max_messages=most, id=memory_id, store=DjangoChatMemoryStore())
+def memory(memory_id: str = "c", most: int = 200, **options) -> MessageWindowChatMemory:
+    return MessageWindowChatMemory(max_messages=most, id=memory_id, store=DjangoChatMemoryStore(), **options)
 
 
 def turn(memory_id: str, *arguments: str) -> None:
@@ -34,6 +34,8 @@ def turn(memory_id: str, *arguments: str) -> None:
 CALLS = {
     "`memory.messages()`": lambda: memory().messages(),
     "`memory.add(…)`": lambda: memory().add(UserMessage("x")),
+    "`memory.messages()` after its limit has grown": lambda: memory(refill=True).messages(),
+    "`memory.add(…)` after its limit has grown": lambda: memory(refill=True).add(UserMessage("x")),
     "the first `memory.add(…)` of a conversation": lambda: memory("new").add(UserMessage("x")),
     "`memory.add(…)` that evicts a hundred messages": lambda: memory(most=20).add(UserMessage("x")),
     "`memory.add(…)` that replaces the system message": lambda: memory().add(SystemMessage("t")),
@@ -54,6 +56,8 @@ def test_a_call_sends_as_many_statements_as_the_page_lists(call, settings):
     memory().add(SystemMessage("s"), *(UserMessage(str(number)) for number in range(120)))
     if "KEEP_HISTORY" in call:
         settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+    if "has grown" in call:
+        memory(most=20).add(UserMessage("y"))
 
     with CaptureQueriesContext(connection) as captured:
         CALLS[call]()
@@ -91,6 +95,8 @@ def test_every_statement_of_a_call_names_its_conversation_and_no_other(call, set
         memory(memory_id).add(SystemMessage("s"), *(UserMessage(str(number)) for number in range(120)))
     if "KEEP_HISTORY" in call:
         settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+    if "has grown" in call:
+        memory(most=20).add(UserMessage("y"))
     sent: list[tuple[str, list[object]]] = []
 
     def note(execute, sql, params, many, context):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as replaced
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -13,11 +14,18 @@ from msgspec.structs import replace
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
-from chatmemory_django.chat.answers.rejections import reason_of
+from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import to_send
-from chatmemory_django.chat.answers.stored import StoredAnswer
-from chatmemory_django.chat.approvals import ApprovalRequested
-from chatmemory_django.chat.approvals.resuming import Resumed, end_waiting, request_approvals
+from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
+from chatmemory_django.chat.approvals.approving import May
+from chatmemory_django.chat.approvals.resuming import (
+    DECIDED,
+    Pending,
+    Resumed,
+    end_waiting,
+    request_approvals,
+    unanswered_ids,
+)
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -33,6 +41,7 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
 )
 from chatmemory_django.chat.ui_messages.writing import call_id
+from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
@@ -82,6 +91,7 @@ class Exchange:
         max_rounds: int,
         max_result_tokens: int | None,
         response_format: ResponseFormat | None,
+        may: May,
         answer_id: str | None = None,
         resumed: Resumed | None = None,
     ) -> None:
@@ -123,11 +133,17 @@ class Exchange:
         self.pending: Sequence[ApprovalRequested] = ()
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
+        self._may = may
+        self._waiting = Pending()
         self._is_first = False
+        self._shortened: Mapping[str, Sequence[int]] = {}
+        """What ``SHORTENED`` is of the model's next message."""
+        self.rejected: Rejection | None = None
+        """Why the model's server has rejected the question."""
         stored = question.stored  # it is read here, since an event loop must not
         self.asked = question.message if stored is None else stored.asked()
         """The question."""
-        self._stored_events = [] if stored is None else list(stored.events())
+        self._stored_events = [] if stored is None or resumed is not None else list(stored.events())
 
     def _use(self, turn: Turn) -> None:
         turn.fence = self._fence
@@ -139,7 +155,7 @@ class Exchange:
             self.response = event if isinstance(event, ChatResponse) else self.response
             yield event
         stored = self.question.stored
-        if stored is None:
+        if stored is None or self.resumed is not None:
             return
         self.is_complete, self.pending = stored.stands, stored.pending
         if not self.is_complete:
@@ -158,14 +174,19 @@ class Exchange:
         self.is_open, self._system, self._context = True, system, context
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
-        if self.resumed is not None:  # what comes next are the results of its calls
-            return
+        _, self._waiting = end_waiting(self.memory, self.turn, None)
         self._add_opening()
+        if self.resumed is not None:  # what comes next are the results of its calls
+            if self.resumed.waiting is None:
+                self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
+            return
         self._next = self._request()
-        if self.question.stored is None and self.question.after is None and end_waiting(self.memory, self.turn):
-            self._use(self.memory.turn().begin())
-            self._add_opening()
-            self._next = self._request()
+        if self.question.stored is None and self.question.after is None:
+            has_ended, self._waiting = end_waiting(self.memory, self.turn, self._may)
+            if has_ended:
+                self._use(self.memory.turn().begin())
+                self._add_opening()
+                self._next = self._request()
         if self._is_early and self.turn.can_open and self.question.message is not None:
             self.turn.save("open")
 
@@ -173,7 +194,7 @@ class Exchange:
         memory, _ = self.turn.whole()
         if self._system is not None and SystemMessage(self._system) not in memory.messages():
             self.turn.add(SystemMessage(self._system))
-        if self.question.message is not None:
+        if self.question.message is not None and self.resumed is None:
             self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
 
     def next_request(self) -> ChatRequest | None:
@@ -203,11 +224,18 @@ class Exchange:
             memory.window,
             summary_key=None if memory.summary is None else memory.summary.key,
             context=self._context,
+            pending=self._waiting.texts(entries),
             extra=self._thinking_tokens,
             overhead=specification_tokens(self._tools, self._response_format, memory.window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        self._shortened = {
+            each.message.id: list(sent.shortened[each.key])
+            for each in entries
+            if each.key >= begun and each.key in sent.shortened
+            if isinstance(each.message, ToolExecutionResultMessage) and each.message.id
+        }
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
         return ChatRequest(
@@ -231,11 +259,10 @@ class Exchange:
         if not self._rounds_left:
             raise TooManyRoundsError("The model called tools in every round; increase max_rounds.")
         self.take()
-        self._name_calls()
         self._add(self.response.ai_message, self._metadata(self.response))
         self._has_stored_calls, self.results = True, []
         if self._held:
-            request_approvals(self.memory, self.turn, {each.id: at for at, each in self._held.items()})
+            request_approvals(self.memory, self.turn, self._held)
         with self.ledger.recorded_with(self.turn):
             self.turn.save()
 
@@ -245,9 +272,15 @@ class Exchange:
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call."""
-        self.turn.add(result)
+        self._add_result(result)
         self.turn.save()
         self.results.append(result)
+
+    def _add_result(self, result: ToolExecutionResultMessage) -> bool:
+        """Add *result* to the turn; return whether it is that of a call that was decided."""
+        was_decided = self.resumed is not None and self.resumed.store_with(self.turn, result)
+        self.turn.add(result)
+        return was_decided
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -257,15 +290,18 @@ class Exchange:
         stored = self.question.stored
         results = len(self.results) or (0 if stored is None else stored.last_results)
         has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
-            self.turn.reject(results or 1, reason_of(error, None if results else self.asked))
+            reason = reason_of(error, None if results else self.asked)
+            self.turn.reject(results or 1, reason)
+            self.rejected = None if results else reason
 
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            self.turn.add(result)
-            self.turn.save(only_newest=True)
-        except (LeaseLostError, ConversationErasedError):
+            was_decided = self._add_result(result)
+            self.turn.save(only_newest=not was_decided)  # that of one that was decided is found behind other messages
+        except (LeaseLostError, ConversationErasedError, NotPendingError):
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
     @property
@@ -273,39 +309,34 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, positions: Collection[int]) -> None:
-        """Let the answer wait for the approval of those of the calls that have these *positions*."""
-        self._name_calls()
-        self._held = {position: ApprovalRequested(uuid4(), self.calls[position]) for position in positions}
+    def hold(self, approvers: Mapping[int, str]) -> None:
+        """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
-    def _name_calls(self) -> None:
-        """Give each of the calls an id of its own, by which its result is found whenever that is stored."""
-        if self.response is None:
-            return
+    def _with_names(self, response: ChatResponse) -> ChatResponse:
+        """Return *response* with an id for each call by which its result is found, whenever that is stored."""
+        message = response.ai_message
+        if not message.tool_execution_requests:
+            return response
         ids: list[str] = []
-        for position, call in enumerate(self.calls):
-            ids.append(call_id(call.id, ids, self._steps + 1, position))
-        calls = [replace(call, id=name) for call, name in zip(self.calls, ids, strict=True)]
-        message = replace(self.response.ai_message, tool_execution_requests=calls)
-        self.response = ChatResponse(message, self.response.metadata)
+        waiting = unanswered_ids(self.turn)
+        for position, call in enumerate(message.tool_execution_requests):
+            name = call_id(call.id, ids, self._steps + 1, position)
+            ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
+        calls = [replace(call, id=name) for call, name in zip(message.tool_execution_requests, ids, strict=True)]
+        return ChatResponse(replace(message, tool_execution_requests=calls), response.metadata)
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
         """The tool calls of the last response that need no approval."""
         return [call for position, call in enumerate(self.calls) if position not in self._held]
 
-    def settle(
-        self, resumed: Resumed, results: Sequence[ToolExecutionResultMessage]
-    ) -> Sequence[ToolExecutionResultMessage]:
-        """Store the *results* of approved calls, before anything else can fail, and return all that are new."""
-        settled, self.pending = resumed.settle(results)
-        caller = resumed.waiting.caller
-        answer = StoredAnswer.before(caller.conversation, caller.sequence)
-        self.question = self.question._replace(stored=answer)
-        self._steps, self.asked = (1, None) if answer is None else (answer.steps, answer.asked())
-        self._use(self.memory.turn(begun=None if answer is None else answer.begun()).begin())
-        self._add_opening()
-        return settled
+    def settle(self, resumed: Resumed) -> bool:
+        """Return whether more calls of the answer were decided meanwhile; if not, note for which it goes on waiting."""
+        if resumed.again():
+            return True
+        self.pending = resumed.still_open()
+        return False
 
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:
@@ -314,8 +345,8 @@ class Exchange:
             return None
         return None if self.asked is None else (self.asked, self.response.ai_message)
 
-    def note(self, event: ChatEvent) -> None:
-        """Record an event of the model."""
+    def noted(self, event: ChatEvent) -> ChatEvent:
+        """Record an event of the model, and return it with what is known of the request."""
         self.ledger.note(event)
         match event:
             case PartialText():
@@ -323,8 +354,15 @@ class Exchange:
             case PartialThinking():
                 self._thinking.append(event.text)
             case ChatResponse():
-                self.response = event
+                event = self.response = self._with_request(self._with_names(event))
                 self._latency_ms = self._elapsed_ms()
+        return event
+
+    def _with_request(self, response: ChatResponse) -> ChatResponse:
+        if not self._shortened:
+            return response
+        attributes = {**response.metadata.attributes, SHORTENED: self._shortened}
+        return ChatResponse(response.ai_message, replaced(response.metadata, attributes=attributes))
 
     @property
     def was_stored(self) -> bool:

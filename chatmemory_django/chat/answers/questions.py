@@ -72,7 +72,7 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
 
 
 def unanswered(question: Question, memory: ChatMemory) -> Question:
-    """Return *question*, which is to be answered anew, or its answer to go on with if that has not ended."""
+    """Return *question*, which is to have another answer, or its answer to go on with if that has not ended."""
     conversation = conversation_of(memory)
     if conversation is None:
         return question
@@ -80,16 +80,16 @@ def unanswered(question: Question, memory: ChatMemory) -> Question:
     answer = None if asked is None else StoredAnswer.of(conversation, asked)
     if answer is None:
         return question
-    if answer.pending:
+    if answer.pending or answer.is_decided:
         return Question(None, stored=answer)
     goes_on = answer.rows and not answer.has_ended and answer.is_newest
-    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.anew())
+    return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.another())
 
 
 def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
     """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
     answer = StoredAnswer.of(conversation, row)
-    if answer.stands:
+    if answer.stands or answer.is_decided:
         return Question(None, row.sequence, stored=answer)
     if answer.rows:
         is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through

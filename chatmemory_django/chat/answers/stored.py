@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
-from chatmemory_django.chat.approvals.approving import open_calls
+from chatmemory_django.chat.approvals.waiting import can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
-from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Begun
 from chatmemory_django.messages import (
@@ -26,6 +26,9 @@ from chatmemory_django.models.files import ConversationKey, whole
 MAX_STEPS = 256
 """How many messages of an answer are read, at most: more than the rounds of an assistant make."""
 
+STEPS = {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}
+"""The types of the messages of an answer."""
+
 
 class StoredAnswer(NamedTuple):
     """The *rows* that are stored of the answer to *question*."""
@@ -37,20 +40,26 @@ class StoredAnswer(NamedTuple):
     """The calls for whose approval it waits."""
     is_newest: bool
     """Whether nothing that a user wrote later follows it."""
+    is_decided: bool = False
+    """Whether a call for which it has waited was decided, or was interrupted, so that it goes on by a ``Resume``."""
 
     @classmethod
     def of(cls, conversation: Conversation, question: Message) -> Self:
         """Return what is stored of the answer to *question*, on the path or, if that is not on it, the newest one."""
         rows = _following(conversation, question)
-        answer: list[Message] = []
-        for row in rows:
-            if row.type == MessageType.USER:
-                break
-            if row.type in {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}:
-                answer.append(row)
-        is_newest = all(row.type != MessageType.USER for row in rows)
-        pending = open_calls(conversation) if answer and is_newest and _calls(answer) else []
-        return cls(conversation, question, answer, pending, is_newest)
+        own = list(takewhile(lambda row: row.type != MessageType.USER, rows))
+        is_newest = len(own) == len(rows)
+        answer = [row for row in own if row.type in STEPS]
+        if not _calls(answer):
+            return cls(conversation, question, answer, [], is_newest)
+        later = [] if is_newest else _decided_later(rows, len(own))
+        answer += later
+        waiting = waiting_in(conversation, answer)
+        if waiting is None:
+            is_owed = bool(later) and later[-1] == rows[-1] and later[-1].type != MessageType.AI
+            return cls(conversation, question, answer, [], is_newest, is_owed)
+        pending = [waiting.request(each) for each in waiting.open]
+        return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation))
 
     @classmethod
     def before(cls, conversation: Conversation, sequence: int) -> Self | None:
@@ -81,7 +90,7 @@ class StoredAnswer(NamedTuple):
         ends = (row.type == MessageType.TOOL_EXECUTION_RESULT for row in reversed(self.kept))
         return sum(takewhile(bool, ends))
 
-    def anew(self) -> Self:
+    def another(self) -> Self:
         """Return the answer to the same question before it has begun."""
         return self._replace(rows=(), pending=())
 
@@ -116,6 +125,10 @@ class StoredAnswer(NamedTuple):
             [row.sequence for row in rows],
             [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
         )
+
+    def asked_only(self) -> Begun:
+        """Return the turn that goes on behind the messages that others have added since."""
+        return Begun(None, [self.question.sequence], [])
 
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
         """Yield the events that the answer has had, each message of the model as a whole."""
@@ -156,6 +169,19 @@ def _following(conversation: Conversation, question: Message) -> list[Message]:
         found.append(row)
         parent = row.sequence
     return found
+
+
+def _decided_later(rows: Sequence[Message], own: int) -> list[Message]:
+    """Return the answer behind others that begins with the results of calls in the first *own* ones of *rows*."""
+    callers = {result: index for (index, _), result in tool_answers([row.chat_message for row in rows]).items()}
+    start = min((result for result, index in callers.items() if index < own <= result), default=len(rows))
+    found: list[Message] = []
+    for index in range(start, len(rows)):
+        is_of_another = own <= callers.get(index, index) < start
+        if rows[index].type == MessageType.USER or is_of_another:
+            break
+        found.append(rows[index])
+    return [row for row in found if row.type in STEPS]
 
 
 def _calls(rows: Sequence[Message]) -> bool:

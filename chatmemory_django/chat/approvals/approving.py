@@ -1,5 +1,5 @@
 """
-Approvals of tool calls: what waits for one, who decides, and that an approved call is run at most once.
+Approvals of tool calls: who decides, and that an approved call is run at most once.
 
 Each step locks the conversation, so that of several who click, of several processes, and of a question that is asked in
 the meantime, one comes first.
@@ -7,41 +7,49 @@ the meantime, one comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from django.db import connections
+from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, ToolApproval
-from chatmemory_django.chat.model import ApprovalRequested
-from chatmemory_django.chat.ui_messages import Approval
-from chatmemory_django.core.limits import is_storable
-from chatmemory_django.core.tool_calls import NOT_RUN
-from chatmemory_django.db.isolation import as_now, has_locked
-from chatmemory_django.encryption.ciphers import for_owner
-from chatmemory_django.messages import (
-    AiMessage,
-    ChatMessage,
-    MessageType,
-    ToolExecutionRequest,
-    ToolExecutionResultMessage,
+from chatmemory_django.chat.approvals.waiting import (
+    UNKNOWN,
+    Waiting,
+    approvals_of,
+    has_died,
+    waiting_answers,
 )
-from chatmemory_django.models import Conversation, ConversationQuerySet, Message
+from chatmemory_django.chat.model import OWNER, ApprovalRequested
+from chatmemory_django.core.limits import is_storable
+from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
+from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.messages import ChatMessage, MessageType, ToolExecutionRequest, ToolExecutionResultMessage
+from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.operations.whole import in_lock, messages_of, write
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
+    from django.http import HttpRequest
 
 _T = TypeVar("_T")
 
 State = ToolApproval.State
 
-DENIED = "The user did not approve this call, so it was not run."
-EXPIRED = "Nobody approved this call in time, so it was not run."
+DENIED = "This call was not approved, so it was not run."
+EXPIRED = "The time to approve and run this call has passed, so it was not run."
 PASSED_OVER = "The user wrote something else instead of approving this call, so it was not run."
 WITHDRAWN = "The user wrote something else before this call, which was approved, was run. It is not run any more."
-UNKNOWN = "This call was approved, and interrupted while it ran: its outcome is unknown. It is not run again."
-"""What the model reads of a call that has no result."""
+"""What the model reads of a call that has no result, or ``UNKNOWN``."""
+
+WAITS = "This call waits for approval by somebody else; it has not run yet."
+RUNS = "This call was approved and runs now; its result is not known yet."
+"""What the model reads of a call that is still open, while it answers another question."""
 
 
 class NotPendingError(RuntimeError):
@@ -56,159 +64,165 @@ class Decision(NamedTuple):
     reason: str = ""
 
 
-class Waiting(NamedTuple):
-    """An answer at the end of a conversation that waits, or has waited, for approvals."""
+class Ended(NamedTuple):
+    """A call that will not be run, and what the model reads of it."""
 
-    rows: Sequence[Message]
-    """The answer so far."""
-    caller: Message
-    """The message of the model with the calls, the last one of the answer, ..."""
-    calls: Sequence[ToolExecutionRequest]
-    approvals: Sequence[ToolApproval]
-    """Those of its calls that need one."""
-
-    def call(self, approval: ToolApproval) -> ToolExecutionRequest:
-        """Return the stored call of *approval*."""
-        return self.calls[approval.position]
+    approval: ToolApproval
+    result: ToolExecutionResultMessage
 
 
 class Claim(NamedTuple):
-    """The calls that one caller alone is to run now, and the denied ones, which the model does not know yet."""
+    """What one caller alone is to do now: run the *approved* calls, and store the results of the *ended* ones."""
 
-    waiting: Waiting
-    approved: Sequence[ToolApproval]
-    denied: Sequence[ToolApproval]
+    conversation: Conversation
+    waiting: Waiting | None
+    """Their answer; None if all have results, but the model has not answered to them, below other messages."""
+    caller: int
+    """The message with them."""
+    fence: int | None
+    """That of the conversation since the caller has taken it, if it has."""
+    approved: Sequence[ToolApproval] = ()
+    ended: Sequence[Ended] = ()
 
 
-class Settled(NamedTuple):
-    """The results that an answer has now, and the approvals for which it goes on waiting."""
+class StillOpen(NamedTuple):
+    """A message with *calls* that stay open while something else is answered: what the model reads by position."""
 
-    results: Sequence[ToolExecutionResultMessage]
-    still_open: Sequence[ToolApproval]
+    calls: Sequence[ToolExecutionRequest]
+    texts: dict[int, str]
 
 
-def request_approvals(using: str, conversation: int, sequence: int, ids: Mapping[UUID, int]) -> None:
-    """Ask for the approval of calls in a message that is being stored: *ids* with the position of each call."""
+class Closed(NamedTuple):
+    """How many calls have *ended* since something else was asked, and which are still open."""
+
+    ended: int
+    still_open: Sequence[StillOpen]
+
+
+User: TypeAlias = "AbstractBaseUser | AnonymousUser"
+
+May: TypeAlias = Callable[[str], bool]
+"""A function that returns whether somebody may decide on calls with this ``approve_by``."""
+
+
+def may_decide(user: User | None, approve_by: str) -> bool:
+    """Return whether *user*, who may decide on a conversation's calls, has what *approve_by* asks for in addition."""
+    return approve_by == OWNER or (user is not None and user.has_perm(approve_by))  # type: ignore[union-attr]  # users have it
+
+
+def by_policy(policy: AccessPolicy, request: HttpRequest, conversation: Conversation) -> May:
+    """
+    Return whether the user of *request* may decide on the calls in *conversation*.
+
+    For those of the owner, the access policy decides; others take their permission, and that the user may view it.
+    """
+
+    def may(approve_by: str) -> bool:
+        if not may_decide(request.user, approve_by):
+            return False
+        allowed = policy.conversations(request, "approve" if approve_by == OWNER else "view")
+        return allowed.filter(pk=conversation.pk).exists()
+
+    return may
+
+
+def request_approvals(
+    using: str, conversation: int, sequence: int, asked: Iterable[tuple[int, ApprovalRequested]]
+) -> None:
+    """Ask for the approval of calls in a message that is being stored: *asked*, with their positions."""
     ToolApproval.objects.using(using).bulk_create(
-        ToolApproval(id=name, conversation_id=conversation, sequence=sequence, position=position)
-        for name, position in ids.items()
+        ToolApproval(
+            id=each.id,
+            conversation_id=conversation,
+            sequence=sequence,
+            position=position,
+            approve_by=each.approve_by,
+        )
+        for position, each in asked
     )
 
 
-def waiting_answer(conversation: Conversation) -> Waiting | None:
-    """
-    Return the answer at the end of the path, if its last step has calls that need approvals; None otherwise.
-
-    A call that is not at the end is none: other messages follow it, it is on another branch, it was removed, or it has
-    left the memory.
-    """
-    history = messages_of(conversation).history().defer("verbatim")
-    asked = history.filter(type=MessageType.USER).values_list("sequence", flat=True).last() or 0
-    rows = list(history.filter(sequence__gt=asked).exclude(type=MessageType.SYSTEM))
-    index = next((index for index in range(len(rows) - 1, -1, -1) if rows[index].type == MessageType.AI), None)
-    left = max(conversation.forgotten_through, conversation.window_start - 1)
-    if index is None or rows[index].sequence <= left:
-        return None
-    caller, message = rows[index], rows[index].chat_message
-    if not isinstance(message, AiMessage) or any(_is_no_result(row) for row in rows[index + 1 :]):
-        return None
-    approvals = list(_approvals(conversation).filter(sequence=caller.sequence))
-    return Waiting(rows, caller, message.tool_execution_requests, approvals) if approvals else None
-
-
-def pending_calls(conversation: Conversation) -> list[tuple[ToolApproval, ToolExecutionRequest]]:
-    """Return the calls of *conversation* that wait for a decision."""
-    waiting = waiting_answer(conversation)
-    if waiting is None:
-        return []
-    return [(approval, waiting.call(approval)) for approval in waiting.approvals if approval.is_pending]
-
-
-def open_calls(conversation: Conversation) -> list[ApprovalRequested]:
-    """Return the calls for which the answer at the end of *conversation* waits: for a decision, or to be run."""
-    waiting = waiting_answer(conversation)
-    left = [] if waiting is None else [each for each in waiting.approvals if each.is_open and not each.has_expired]
-    return [] if waiting is None else [ApprovalRequested(each.id, waiting.call(each)) for each in left]
-
-
-def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:
-    """Return the approvals of the calls in *messages*, rows of *conversation*, by sequence and position."""
-    callers = [row.sequence for row in messages if getattr(row.chat_message, "tool_execution_requests", ())]
-    found = list(_approvals(conversation).filter(sequence__in=callers)) if callers else []
-    waiting = waiting_answer(conversation) if any(approval.is_open for approval in found) else None
-    open_in = None if waiting is None else waiting.caller.sequence
-    return {
-        (each.sequence, each.position): Approval(
-            str(each.id),
-            each.approved,
-            each.reason,
-            each.sequence == open_in and each.is_open and (each.is_pending or each.approved is not None),
-        )
-        for each in found
-    }
-
-
 def decide(
-    conversations: ConversationQuerySet, memory_id: str, decisions: Sequence[Decision], by: object
+    conversations: ConversationQuerySet,
+    memory_id: str,
+    decisions: Sequence[Decision],
+    by: User | None,
+    may: May | None = None,
 ) -> list[ToolApproval]:
     """
-    Record *decisions*, all or none, on calls in the conversation *memory_id*, made by the user with the key *by*, and
-    return their approvals.
+    Record *decisions*, all or none, on calls in the conversation *memory_id*, made *by* a user, and return their
+    approvals.
 
-    Nothing is run. The same decision once more changes nothing.
+    Nothing is run. The same decision once more changes nothing. *may* is by default whether the user has the permission
+    that a call asks for; that the user may decide on calls of the owner is for the caller to check.
 
     Raises:
         NotPendingError: One of the calls does not wait for a decision, or the opposite was decided.
+        PermissionDenied: The user may not decide on one of the calls.
         ValueError: A reason is too long, or a database could not store it.
 
     """
     for decision in decisions:
         _check_reason(decision.reason)
-    return _locked(conversations, memory_id, partial(_decide, decisions, by))
+    return _locked(conversations, memory_id, partial(_decide, decisions, by, may or partial(may_decide, by)))
 
 
-def claim(conversations: ConversationQuerySet, memory_id: str) -> Claim:
+def claim(
+    conversations: ConversationQuerySet,
+    memory_id: str,
+    named: Sequence[UUID | str] = (),
+    fence: int | None = None,
+    *,
+    newest: bool | None = None,
+) -> Claim:
     """
-    Return the approved calls of the answer that waits, for the caller alone to run them, with the denied ones.
+    Return the decided calls of one answer, for the caller alone to run them: of that with one of the approvals *named*,
+    or else of the newest answer or the oldest one that has any; with *newest*, of that or only of others.
 
-    Calls that have waited too long count as denied. Without any, all calls have results, and the model is to be asked.
+    Calls that have waited too long are not run. Without any, all calls have results, and the model is to be asked.
+    *fence* is that of the conversation since the caller has taken it for an answer: a process that has
+    run a call there since before that is dead, and the call is not run again.
 
     Raises:
         NotPendingError: No answer waits, or all that it waits for is decisions, or calls that run.
 
     """
-    return _locked(conversations, memory_id, _claim)
+    return _locked(conversations, memory_id, partial(_claim, {str(each) for each in named}, fence, newest))
 
 
-def settle(
-    conversations: ConversationQuerySet,
-    claimed: Claim,
-    results: Sequence[ToolExecutionResultMessage],
-    store: Callable[[Sequence[ChatMessage]], object],
-) -> Settled:
+def end(claimed: Claim, approval: ToolApproval) -> None:
     """
-    Store the *results* of the approved calls of *claimed*, with errors for the denied ones.
-
-    *store* is called with all of them, in the same transaction.
+    Note that the call of *approval*, one of *claimed*, has its result: in the transaction that stores this.
 
     Raises:
-        NotPendingError: The conversation has gone on without them.
+        NotPendingError: The conversation has gone on without it.
 
     """
-    key = claimed.waiting.caller.conversation_id
-    return _locked(conversations.filter(pk=key), None, partial(_settle, claimed, results, store))
+    conversation = Conversation.objects.using(claimed.conversation._state.db).get(pk=claimed.conversation.pk)
+    history = messages_of(conversation).history().filter(sequence__gt=conversation.forgotten_through)
+    rows = approvals_of(conversation).filter(pk=approval.pk, state=approval.state, fence=approval.fence)
+    ended = {"approved": False, "decided_at": timezone.now()} if approval.approved is None else {}
+    is_there = history.filter(sequence=approval.sequence).exists()
+    if not (is_there and rows.update(state=State.ENDED, **ended)):
+        raise NotPendingError("The conversation has gone on without the result of a call, which is not stored.")
 
 
-def close(conversations: ConversationQuerySet, memory_id: str, store: Callable[[Sequence[ChatMessage]], object]) -> int:
+def close(
+    conversations: ConversationQuerySet,
+    memory_id: str,
+    store: Callable[[Sequence[ChatMessage]], object],
+    may: May | None,
+) -> Closed:
     """
-    End what an answer waits for, since the user has written something else: nothing of it is run any more.
+    End the calls that wait for somebody who has written something else, and *may* decide on them; None ends none.
 
-    *store* is called with what the model will read, in the same transaction. Returns how many calls have waited.
+    Nothing of them is run any more. *store* is called with what the model will read, in the same transaction. Calls
+    that wait for somebody else stay open.
     """
     try:
-        return _locked(conversations, memory_id, partial(_close, store))
+        return _locked(conversations, memory_id, partial(_close, store, may))
     except NotPendingError:
-        return 0
+        return Closed(0, ())
 
 
 def _locked(conversations: ConversationQuerySet, memory_id: str | None, do: Callable[[Conversation], _T]) -> _T:
@@ -222,107 +236,118 @@ def _locked(conversations: ConversationQuerySet, memory_id: str | None, do: Call
     return found[0]
 
 
-def _decide(decisions: Sequence[Decision], by: object, conversation: Conversation) -> list[ToolApproval]:
-    waiting = waiting_answer(conversation)
-    known = {} if waiting is None else {str(approval.id): approval for approval in waiting.approvals}
+def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversation: Conversation) -> list[ToolApproval]:
+    known: dict[str, ToolApproval] = {str(each.id): each for each in approvals_of(conversation)}
+    waiting = {each.id for answer in waiting_answers(conversation) for each in answer.open}
     for decision in decisions:
         approval = known.get(str(decision.id))
         if approval is None:
             raise NotPendingError("No call in this conversation waits for this approval.")
+        if not may(approval.approve_by):
+            raise PermissionDenied(f"The call of a tool is approved by {approval.approve_by!r}, and not by this user.")
         if approval.approved is decision.approved:
             continue
+        if approval.id not in waiting:
+            raise NotPendingError("The call of this approval does not wait any more.")
         if not approval.is_pending:
             how = "has expired" if approval.approved is None else "was decided before"
             raise NotPendingError(f"The approval {how}.")
         approval.approved, approval.reason = decision.approved, decision.reason
-        approval.decided_at, approval.decided_by = timezone.now(), "" if by is None else str(by)
+        approval.decided_at, approval.decided_by = timezone.now(), "" if by is None else str(by.pk)
         with for_owner(conversation.owner_id):
             approval.save(update_fields=["approved", "reason", "decided_at", "decided_by"])
         write(conversation)
     return [known[str(decision.id)] for decision in decisions]
 
 
-def _claim(conversation: Conversation) -> Claim:
-    waiting = waiting_answer(conversation)
-    if waiting is None:
-        raise NotPendingError("No answer in this conversation waits for an approval.")
-    for approval in waiting.approvals:
-        if approval.approved is None and approval.is_open and not approval.is_pending:
-            approval.approved, approval.decided_at = False, timezone.now()
-            approval.save(update_fields=["approved", "decided_at"])
-    undone = [each for each in waiting.approvals if each.state == State.WAITING and each.approved is not None]
-    if not undone and any(each.is_open for each in waiting.approvals):
-        raise NotPendingError("The answer waits for a decision, or for a call that runs.")
-    approved = [each for each in undone if each.approved]
-    for approval in approved:
-        approval.state = State.RUNNING
-        approval.save(update_fields=["state"])
+def _claim(named: set[str], fence: int | None, newest: bool | None, conversation: Conversation) -> Claim:
+    answers = [each for each in waiting_answers(conversation) if newest in {None, each.is_newest}]
+    answers.sort(key=lambda answer: (named.isdisjoint(str(each.id) for each in answer.approvals), not answer.is_newest))
+    chosen = next((answer for answer in answers if _to_do(answer, fence)), None)
+    if chosen is None:
+        chosen = next((answer for answer in answers if answer.is_newest and not answer.open), None)
+    caller = _owed(conversation) if chosen is None else chosen.caller.sequence
+    if caller is None:
+        waits = "The answer waits for a decision, or for a call that runs."
+        raise NotPendingError(waits if answers else "No answer here waits for an approval.")
     write(conversation)
-    return Claim(waiting, approved, [each for each in undone if not each.approved])
+    approved, ended = [], []
+    for approval in [] if chosen is None else _to_do(chosen, fence):
+        if approval.approved and approval.state == State.WAITING and not approval.has_expired:
+            approval.state, approval.fence = State.RUNNING, fence or conversation.fence
+            approval.save(update_fields=["state", "fence"])
+            approved.append(approval)
+        elif chosen is not None:
+            ended.append(Ended(approval, _unrun(chosen, approval)))
+    return Claim(conversation, chosen, caller, fence, approved, ended)
 
 
-def _settle(
-    claimed: Claim,
-    results: Sequence[ToolExecutionResultMessage],
-    store: Callable[[Sequence[ChatMessage]], object],
-    conversation: Conversation,
-) -> Settled:
-    now = waiting_answer(conversation)
-    states = {} if now is None else {each.id: each.state for each in now.approvals}
-    ours = {each.id: State.RUNNING for each in claimed.approved} | {each.id: State.WAITING for each in claimed.denied}
-    if now is None or any(states.get(name) != state for name, state in ours.items()):
-        raise NotPendingError("The conversation has gone on without the results of the calls, which are not stored.")
-    made = [*results, *(_not_run(claimed.waiting.call(each), _denial(each)) for each in claimed.denied)]
-    _approvals(conversation).filter(pk__in=list(ours)).update(state=State.ENDED)
-    if made:
-        store(made)
-    return Settled(made, [each for each in now.approvals if each.is_open and each.id not in ours])
+def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:
+    """Return the calls of *answer* with which it can go on: decided ones, and those that the dead have run."""
+    return [
+        each
+        for each in answer.approvals
+        if each.is_decided or (each.state == State.RUNNING and fence not in {None, each.fence})
+    ]
 
 
-def _close(store: Callable[[Sequence[ChatMessage]], object], conversation: Conversation) -> int:
-    waiting = waiting_answer(conversation)
-    left = [] if waiting is None else [each for each in waiting.approvals if each.is_open]
-    if waiting is None or not left:
-        return 0
+def _owed(conversation: Conversation) -> int | None:
+    """Return the message with a call that was decided late, if its result ends the path, and nobody has answered it."""
+    history = messages_of(conversation).history().exclude(type=MessageType.SYSTEM).defer("verbatim")
+    last = history.last()
+    ended = approvals_of(conversation).filter(sequence__gt=conversation.forgotten_through, state=State.ENDED)
+    callers = set(ended.values_list("sequence", flat=True))
+    if not callers or last is None or last.type != MessageType.TOOL_EXECUTION_RESULT:
+        return None
+    rows = list(history.filter(sequence__gte=min(callers)))
+    answers = tool_answers([row.chat_message for row in rows])
+    caller = next((rows[index] for (index, _), result in answers.items() if rows[result] == last), None)
+    return None if caller is None or caller.sequence not in callers else caller.sequence
+
+
+def _close(store: Callable[[Sequence[ChatMessage]], object], may: May | None, conversation: Conversation) -> Closed:
     results: list[ToolExecutionResultMessage] = []
-    for approval in left:
-        results.append(_not_run(waiting.call(approval), _ending(approval)))
-        if approval.approved is None:
-            approval.approved, approval.decided_at = False, timezone.now()
-        approval.state = State.ENDED
-        approval.save(update_fields=["approved", "decided_at", "state"])
-    store(results)
-    return len(left)
+    still_open: list[StillOpen] = []
+    for answer in waiting_answers(conversation):
+        texts: dict[int, str] = {}
+        for approval in answer.open:
+            if may is None or not _ends(approval, may, conversation):
+                texts[approval.position] = RUNS if approval.state == State.RUNNING else WAITS
+                continue
+            results.append(_unrun(answer, approval))
+            if approval.approved is None:
+                approval.approved, approval.decided_at = False, timezone.now()
+            approval.state = State.ENDED
+            approval.save(update_fields=["approved", "decided_at", "state"])
+        if texts:
+            still_open.append(StillOpen(answer.calls, texts))
+    if results:
+        store(results)
+    return Closed(len(results), still_open)
+
+
+def _ends(approval: ToolApproval, may: May, conversation: Conversation) -> bool:
+    """Return whether a call ends with the question of somebody who *may* decide on it, or would have ended anyway."""
+    is_over = approval.approved is False or approval.has_expired or has_died(approval, conversation)
+    return is_over or may(approval.approve_by)
 
 
 def _ending(approval: ToolApproval) -> str:
     """Return what the model reads of a call that will not be run, or not be waited for."""
     if approval.state == State.RUNNING:
         return UNKNOWN
-    if approval.approved:
-        return WITHDRAWN
-    return PASSED_OVER if approval.is_pending else _denial(approval)
-
-
-def _denial(approval: ToolApproval) -> str:
-    # Nobody decides what has expired, so no one is named.
-    if approval.approved is None or (approval.decided_at or timezone.now()) >= approval.expires_at:
+    if approval.has_expired:
         return EXPIRED
-    return f"{DENIED} The reason: {approval.reason}" if approval.reason else DENIED
+    if approval.approved is False:
+        return f"{DENIED} The reason: {approval.reason}" if approval.reason else DENIED
+    return WITHDRAWN if approval.approved else PASSED_OVER
 
 
-def _not_run(call: ToolExecutionRequest, text: str) -> ToolExecutionResultMessage:
-    attributes = {} if text == UNKNOWN else {NOT_RUN: True}
+def _unrun(answer: Waiting, approval: ToolApproval) -> ToolExecutionResultMessage:
+    """Return the result of a call that nobody will run, or waits for: an error that is shown as a denial, if it is."""
+    call, text = answer.call(approval), _ending(approval)
+    attributes = {} if approval.approved else {NOT_RUN: True}
     return ToolExecutionResultMessage(call.id, call.name, text, is_error=True, attributes=attributes)
-
-
-def _is_no_result(row: Message) -> bool:
-    return row.type != MessageType.TOOL_EXECUTION_RESULT
-
-
-def _approvals(conversation: Conversation) -> Any:
-    rows = ToolApproval.objects.using(conversation._state.db).filter(conversation=conversation.pk)
-    return as_now(rows) if has_locked(connections[rows.db], conversation.memory_id) else rows
 
 
 def _check_reason(reason: object) -> None:

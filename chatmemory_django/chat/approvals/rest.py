@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from django.db import transaction
 from drf_spectacular.utils import extend_schema, extend_schema_serializer
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory_django.chat.approvals.approving import Decision, NotPendingError, decide, pending_calls
+from chatmemory_django.chat.approvals.approving import Decision, NotPendingError, by_policy, decide
+from chatmemory_django.chat.approvals.continuing import go_on
 from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH
+from chatmemory_django.chat.approvals.waiting import pending_calls
+from chatmemory_django.chat.model import OWNER
 from chatmemory_django.messages import MessageType
 from chatmemory_django.operations import admin_log
 from chatmemory_django.rest import examples
@@ -45,6 +50,7 @@ class ApprovalSerializer(serializers.Serializer[Any]):
     arguments = serializers.CharField(
         allow_null=True, help_text="The arguments, as the model wrote them: JSON as text."
     )
+    approve_by = serializers.CharField(help_text="Who decides: `owner`, or the permission that a user needs.")
     requested_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(help_text="When the call can no longer be approved.")
 
@@ -63,29 +69,34 @@ class ApprovalViewSet(ConversationViewSet):
 
     @extend_schema(responses=ApprovalsSerializer)
     def approvals(self, request: Request, memory_id: str) -> Response:
-        """List the tool calls that wait for a decision."""
-        conversation = self.find("approve")
-        if MessageType.AI not in self.readable_types:
+        """List the tool calls that wait for a decision of the user."""
+        conversation = self.find()
+        may = by_policy(self.policy, request, conversation)
+        waiting = [(each, call) for each, call in pending_calls(conversation) if may(each.approve_by)]
+        if MessageType.AI not in self.readable_types or not (waiting or may(OWNER)):
             raise exceptions.PermissionDenied
-        waiting = (
-            {"id": each.id, "sequence": each.sequence, "requested_at": each.requested_at, "expires_at": each.expires_at}
+        shown = (
+            {name: getattr(each, name) for name in ("id", "sequence", "approve_by", "requested_at", "expires_at")}
             | {"call_id": call.id, "tool": call.name, "arguments": call.arguments}
-            for each, call in pending_calls(conversation)
+            for each, call in waiting
         )
-        return Response(ApprovalsSerializer({"approvals": list(waiting)}).data)
+        return Response(ApprovalsSerializer({"approvals": list(shown)}).data)
 
     @extend_schema(responses={204: None})
     def decide(self, request: Request, memory_id: str) -> Response:
         """
         Approve or deny a tool call that waits for a decision. Repeating the request changes nothing.
 
-        The call runs when the site resumes the answer: as soon as the chat is sent the same decision, for example.
+        If the site has one assistant for its chat, the call runs then, and the answer goes on. This does not wait for
+        it.
         """
         decision = Decision(**self.body)
-        with self.changing("approve") as conversation:
+        with self.changing("view") as conversation:
+            may = by_policy(self.policy, request, conversation)
             try:
-                [approval] = decide(row_of(conversation), conversation.memory_id, [decision], request.user.pk)
+                [approval] = decide(row_of(conversation), conversation.memory_id, [decision], request.user, may)
             except NotPendingError as exc:
                 raise Problem(HTTPStatus.CONFLICT, "not_pending", str(exc), "$.id") from None
             self.log(conversation, admin_log.decided(approval.sequence, approved=decision.approved))
+            transaction.on_commit(partial(go_on, conversation, request._request), using=conversation._state.db)
         return Response(status=HTTPStatus.NO_CONTENT)

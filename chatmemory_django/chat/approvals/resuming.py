@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db import router
 
 from chatmemory_django.chat.approvals import approving
-from chatmemory_django.chat.approvals.approving import Decision, NotPendingError
+from chatmemory_django.chat.approvals.approving import Decision, May, NotPendingError, StillOpen
+from chatmemory_django.chat.approvals.waiting import Waiting, newest_waiting
 from chatmemory_django.chat.model import ApprovalRequested
+from chatmemory_django.core.tool_calls import tool_answers
+from chatmemory_django.core.windows import Entry
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
-from chatmemory_django.messages import ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+
 __all__ = ["ApprovalRequested", "ApprovalRequiredError", "Decision", "NotPendingError", "Resume"]
+
+DECIDED = "A call that waited for approval has been decided; its result is above. Answer the user about it."
+"""What the model is sent in the place of a question, and what is not stored, if other messages follow the call."""
 
 
 class ApprovalRequiredError(Exception):
@@ -37,52 +47,121 @@ class Resume:
     """
     In place of a message: go on with the answer that waits, after *decisions* on its calls.
 
-    Without any, those that were made elsewhere count, for example by REST.
+    Without any, those that were made elsewhere count, for example by REST. *by* is the user who has decided, by default
+    the owner that the assistant is given; that this user may decide for the owner is for the caller to check.
     """
 
-    def __init__(self, *decisions: Decision) -> None:
+    def __init__(self, *decisions: Decision, by: AbstractBaseUser | None = None) -> None:
         self.decisions = decisions
+        self.by = by
 
     def __repr__(self) -> str:
         return f"Resume({len(self.decisions)} decisions)"
 
 
 class Resumed:
-    """An answer that goes on: the approved calls, which nobody else runs, and then their results."""
+    """
+    An answer that goes on: the decided calls, which nobody else runs, and then their results.
 
-    def __init__(self, memory: ChatMemory, resume: Resume) -> None:
+    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``. Without decisions, it is the one
+    that *waits_for* these calls, if it can go on.
+    """
+
+    def __init__(
+        self, memory: ChatMemory, resume: Resume, fence: int | None, waits_for: Sequence[ApprovalRequested] = ()
+    ) -> None:
         store = django_store(memory)
-        self._memory = memory
+        self._stored: set[UUID] = set()
+        self._memory_id = str(memory.id)
         self._conversations = store.named(memory.id)
         try:
             if resume.decisions:
-                by = None if store.owner is None else store.owner.pk
-                approving.decide(self._conversations, str(memory.id), resume.decisions, by)
-            self._claim = approving.claim(self._conversations, str(memory.id))
-            if resume.decisions and not (self._claim.approved or self._claim.denied):
+                by = store.owner if resume.by is None else resume.by
+                approving.decide(self._conversations, self._memory_id, resume.decisions, by)
+            named = [each.id for each in resume.decisions] or [each.id for each in waits_for]
+            self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
+            if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
         except NotPendingError:
             memory.turn().begin()  # raises PermissionDenied if the conversation is another user's
             raise
 
     @property
-    def waiting(self) -> approving.Waiting:
-        """The answer as it was."""
-        return self._claim.waiting
+    def waiting(self) -> Waiting | None:
+        """The answer as it was, if it goes on as itself; None if it was passed by, and another one is made about it."""
+        waiting = self._claim.waiting
+        return waiting if waiting is not None and waiting.is_newest else None
+
+    @property
+    def asked_before(self) -> tuple[Conversation, int]:
+        """The conversation, and the message before which the question was asked to which the answer belongs."""
+        return self._claim.conversation, self._claim.caller
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the conversation, which all that is stored of the answer requires, see ``Turn.fence``."""
+        return self._claim.fence
 
     @property
     def calls(self) -> list[ToolExecutionRequest]:
         """The calls to run now: exactly as they are stored."""
-        return [self.waiting.call(approval) for approval in self._claim.approved]
+        waiting = self._claim.waiting
+        return [] if waiting is None else [waiting.call(approval) for approval in self._claim.approved]
 
-    def settle(
-        self, results: Sequence[ToolExecutionResultMessage]
-    ) -> tuple[Sequence[ToolExecutionResultMessage], list[ApprovalRequested]]:
-        """Store the *results* of ``calls``; return all results, and the calls for which the answer goes on waiting."""
-        store = partial(_store, self._memory)
-        settled = approving.settle(self._conversations, self._claim, results, store)
-        left = [ApprovalRequested(each.id, self.waiting.call(each)) for each in settled.still_open]
-        return settled.results, left
+    @property
+    def ended(self) -> list[ToolExecutionResultMessage]:
+        """What the model reads of the calls that will not be run."""
+        return [each.result for each in self._claim.ended]
+
+    def store_with(self, turn: Turn, result: ToolExecutionResultMessage) -> bool:
+        """
+        Let the next write of *turn*, which stores *result*, end the call of that, if it is one of those to run now.
+
+        Returns whether it is.
+        """
+        claim, waiting = self._claim, self._claim.waiting
+        if waiting is None:
+            return False
+        claimed = [*claim.approved, *(each.approval for each in claim.ended)]
+        left = [each for each in claimed if each.id not in self._stored]  # later calls may have their ids
+        ended = next((each for each in left if waiting.call(each).id == result.id), None)
+        if ended is not None:
+            self._stored.add(ended.id)
+            turn.beside(lambda conversation, keys: approving.end(claim, ended))
+        return ended is not None
+
+    def again(self) -> bool:
+        """Return whether more calls were decided meanwhile, which are the ones to run now."""
+        is_newest = self.waiting is not None
+        try:
+            claim = approving.claim(self._conversations, self._memory_id, (), self.fence, newest=is_newest)
+        except NotPendingError:
+            return False
+        if not (claim.approved or claim.ended):
+            return False
+        self._claim = claim
+        return True
+
+    def still_open(self) -> list[ApprovalRequested]:
+        """Return the calls for which the answer goes on waiting."""
+        conversation = self._conversations.first() if self.waiting is not None else None
+        newest = None if conversation is None else newest_waiting(conversation)
+        return [] if newest is None else [newest.request(each) for each in newest.open]
+
+
+class Pending:
+    """The calls that stay open while something else is answered."""
+
+    def __init__(self, still_open: Sequence[StillOpen] = ()) -> None:
+        self._still_open = still_open
+
+    def texts(self, entries: Sequence[Entry]) -> dict[tuple[int, int], str]:
+        """Return what the model reads of them, by the key of the entry and the position of the call."""
+        texts: dict[tuple[int, int], str] = {}
+        for message in self._still_open:
+            key = next((each.key for each in reversed(entries) if _calls(each.message) == message.calls), None)
+            texts.update({(key, position): text for position, text in message.texts.items() if key is not None})
+        return texts
 
 
 def django_store(memory: ChatMemory) -> DjangoChatMemoryStore:
@@ -92,22 +171,39 @@ def django_store(memory: ChatMemory) -> DjangoChatMemoryStore:
     return memory.store
 
 
-def request_approvals(memory: ChatMemory, turn: Turn, ids: Mapping[UUID, int]) -> None:
-    """Let *turn* ask for approvals in its next write: *ids*, with the position of each call in its last message."""
+def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, ApprovalRequested]) -> None:
+    """Let *turn* ask for approvals in its next write: *asked*, by the position of each call in its last message."""
     using = django_store(memory).using or router.db_for_write(Conversation)
 
     def store(conversation: object, keys: Sequence[int]) -> None:
-        approving.request_approvals(using, conversation, keys[-1], ids)  # type: ignore[arg-type]  # its key
+        approving.request_approvals(using, conversation, keys[-1], asked.items())  # type: ignore[arg-type]  # its key
 
     turn.beside(store)
 
 
-def end_waiting(memory: ChatMemory, turn: Turn) -> bool:
-    """Deny what the answer at the end of the memory waits for, since *turn* asks something else; return if any did."""
+def end_waiting(memory: ChatMemory, turn: Turn, may: May | None) -> tuple[bool, Pending]:
+    """
+    End the calls that wait for who asks something else in *turn*, and *may* decide on them; None for no question.
+
+    Returns whether there were any, so that *turn* has to begin again, and which calls in the memory still wait.
+    """
     store = memory.store
-    if not (isinstance(store, DjangoChatMemoryStore) and turn.has_open_calls):
-        return False
-    return approving.close(store.named(memory.id), str(memory.id), partial(_store, memory)) > 0
+    if not (isinstance(store, DjangoChatMemoryStore) and unanswered_ids(turn)):
+        return False, Pending()
+    closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory), may)
+    return closed.ended > 0, Pending(closed.still_open)
+
+
+def unanswered_ids(turn: Turn) -> set[str | None]:
+    """Return the ids of the calls in the memory that have no result."""
+    messages = turn.whole()[0].messages()
+    answers = tool_answers(messages)
+    calls = ((index, at, call) for index, each in enumerate(messages) for at, call in enumerate(_calls(each)))
+    return {call.id for index, at, call in calls if (index, at) not in answers}
+
+
+def _calls(message: ChatMessage | None) -> Sequence[ToolExecutionRequest]:
+    return message.tool_execution_requests if isinstance(message, AiMessage) else ()
 
 
 def _store(memory: ChatMemory, messages: Sequence[ChatMessage]) -> None:

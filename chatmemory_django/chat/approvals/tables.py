@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
+from chatmemory_django.chat.model import MAX_APPROVER_LENGTH, OWNER
 from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.models.messages import Message
@@ -51,6 +52,8 @@ class ToolApproval(models.Model):
     # The message of the model, and which of its calls it is.
     sequence = models.PositiveIntegerField(_("sequence"))
     position = models.PositiveSmallIntegerField()
+    # "owner", or the permission of those who decide: as the tool gave it, since the faces do not know its assistant.
+    approve_by = models.CharField(max_length=MAX_APPROVER_LENGTH, default=OWNER)
     requested_at = models.DateTimeField(default=timezone.now)
     # Null until it is decided.
     approved = models.BooleanField(null=True)
@@ -59,6 +62,8 @@ class ToolApproval(models.Model):
     decided_by = models.CharField(max_length=255, blank=True, default="")
     reason = EncryptedTextField(blank=True, default="")
     state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
+    # That of the conversation since the call runs: whatever takes the conversation knows then that its process is dead.
+    fence = models.PositiveBigIntegerField(default=0, editable=False)
 
     objects: models.Manager[ToolApproval] = models.Manager()
 
@@ -78,18 +83,24 @@ class ToolApproval(models.Model):
 
     @property
     def expires_at(self) -> datetime.datetime:
-        """When it can no longer be decided."""
-        return self.requested_at + datetime.timedelta(seconds=conf.chat()["APPROVAL_SECONDS"])
+        """When it can no longer be decided or, once it was decided, when it can no longer be run."""
+        return (self.decided_at or self.requested_at) + datetime.timedelta(seconds=conf.chat()["APPROVAL_SECONDS"])
 
     @property
     def is_pending(self) -> bool:
         """Whether it can still be decided."""
-        return self.approved is None and self.state == self.State.WAITING and timezone.now() < self.expires_at
+        return self.approved is None and self.state == self.State.WAITING and not self.has_expired
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the answer can go on with it: it was decided, or its time has passed."""
+        return self.state == self.State.WAITING and (self.approved is not None or self.has_expired)
 
     @property
     def has_expired(self) -> bool:
-        """Whether nobody has decided it in time."""
-        return self.approved is None and self.state == self.State.WAITING and timezone.now() >= self.expires_at
+        """Whether it was not decided in time, or approved and not run in time."""
+        is_left = self.state == self.State.WAITING and self.approved is not False
+        return is_left and timezone.now() >= self.expires_at
 
 
 def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:

@@ -7,12 +7,15 @@ from datetime import datetime
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext
+
 from chatmemory_django import conf
-from chatmemory_django.chat.approvals.approving import shown_approvals
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages
+from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 
 READ_CHARACTERS = 16 * 1024 * 1024
@@ -33,6 +36,7 @@ class _Shown(NamedTuple):
     metadata: Mapping[str, Any] | None
     created_at: datetime
     chat_message: ChatMessage
+    is_complete: bool
     size: int
     """The number of characters of its texts and metadata."""
 
@@ -42,15 +46,24 @@ class _Shown(NamedTuple):
         without = with_addresses(message, row.sequence, files)
         if without is not message:
             size += len(message_to_json(without)) - len(row.payload or "")
-        return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, size)
+        return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, row.is_complete, size)
 
 
-def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, Any]]:
+class Listed(NamedTuple):
+    """The *messages* for a page."""
+
+    messages: list[dict[str, Any]]
+    is_open: bool
+    """Whether there is a part of an answer that has not ended, so that it may be in progress."""
+
+
+def newest_messages(conversation: Conversation, files: Files, *, is_answering: bool) -> Listed:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
     They begin with a question, and are those of at most ``MAX_MESSAGES`` rows and ``MAX_PAGE_CHARACTERS``. If that is
     only a part of the last answer, its question, its first row, which gives it its id, and its last ones are returned.
+    If it *is_answering*, what the stream of the last answer has is left out.
     """
     history = conversation.history().defer("verbatim")
     most = int(conf.chat()["MAX_MESSAGES"])
@@ -71,7 +84,25 @@ def newest_messages(conversation: Conversation, files: Files) -> list[dict[str, 
     shown.reverse()
     if len(shown) < len(found):
         shown = _from_question(conversation, shown, files)
-    return to_ui_messages(shown, shown_approvals(conversation, shown))
+    approvals = shown_approvals(conversation, shown)
+    last = next((index for index in range(len(shown) - 1, -1, -1) if _is_question(shown[index])), -1)
+    is_open = -1 < last < len(shown) - 1 and not (shown[last].is_complete and _is_end(shown[-1].chat_message))
+    if is_open and is_answering:
+        shown = _before_stream(shown, last, {sequence for sequence, _ in approvals})
+    messages = to_ui_messages(shown, approvals, unknown=gettext(OUTCOME_UNKNOWN))
+    return Listed(messages, is_open)
+
+
+def _before_stream(shown: list[_Shown], question: int, waited: set[int]) -> list[_Shown]:
+    """
+    Return *shown* without what the stream of the answer to the message at *question* has.
+
+    A stream begins at the answer's beginning or, after calls that have *waited* for approvals, at their results.
+    """
+    end = next((index for index in range(len(shown) - 1, question, -1) if shown[index].sequence in waited), question)
+    following = range(end + 1, len(shown))
+    is_ended = (index for index in following if end == question or shown[index].chat_message.type == MessageType.AI)
+    return shown[: next(is_ended, len(shown))]
 
 
 def _parts(found: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
@@ -102,6 +133,10 @@ def _from_question(conversation: Conversation, shown: list[_Shown], files: Files
     first = answers.order_by("sequence").first()
     beginning = [row for row in (question, first) if row is not None and row.sequence < shown[0].sequence]
     return [*(_Shown.of(row, 0, files) for row in beginning), *shown]
+
+
+def _is_end(message: ChatMessage) -> bool:
+    return isinstance(message, AiMessage) and not message.tool_execution_requests
 
 
 def _is_question(one: _Shown) -> bool:

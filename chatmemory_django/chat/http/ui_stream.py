@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 
 import msgspec
+from django.utils.translation import gettext
 
 from chatmemory_django.chat.model import (
     ApprovalRequested,
@@ -24,6 +25,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.ui_messages.writing import (
     NOT_JSON,
+    OUTCOME_UNKNOWN,
     Row,
     answer_metadata,
     answer_text,
@@ -144,7 +146,7 @@ class UiStream:
 
     def error(self, text: str) -> list[Chunk]:
         """End the answer with an error; the page shows *text*."""
-        return self._end({"type": "error", "errorText": text}, is_cut=True)
+        return self._end({"type": "error", "errorText": text})
 
     def abort(self) -> list[Chunk]:
         """End an answer that was stopped; what was generated of it is stored as a partial answer."""
@@ -154,16 +156,16 @@ class UiStream:
             known += [{**last, "partial": True}] if self._step.has_written else []
         metadata = answer_metadata(known)
         changed = [{"type": "message-metadata", "messageMetadata": metadata}] if metadata else []
-        return self._end(*changed, {"type": "abort"}, is_cut=True)
+        return self._end(*changed, {"type": "abort"})
 
-    def _end(self, *last: Chunk, is_cut: bool = False) -> list[Chunk]:
+    def _end(self, *last: Chunk) -> list[Chunk]:
         if self._has_ended:
             return []
         self._has_ended = True
-        return [*self.start(), *self._end_step(is_cut=is_cut), *last]
+        return [*self.start(), *self._end_step(), *last]
 
-    def _end_step(self, *, is_cut: bool = False) -> list[Chunk]:
-        return self._step.end(is_cut=is_cut) if self._step else []
+    def _end_step(self) -> list[Chunk]:
+        return self._step.end() if self._step else []
 
 
 @dataclass(slots=True)
@@ -246,7 +248,6 @@ class _Step:
         chunks += self._close("reasoning") + self._close("text")
         for position, request in enumerate(message.tool_execution_requests):
             call = self._calls.get(position) or self._new_call(position, request.id, request.name or "")
-            call.state = "called"
             chunks.append(_called(call, request))
         return chunks
 
@@ -267,14 +268,15 @@ class _Step:
 
     def request(self, request: ApprovalRequested) -> list[Chunk]:
         """Ask for the approval of a call."""
-        call = next((call for call in self._calls.values() if call.id == request.call.id), None)
-        if call is None:
+        calls = [call.id for each in self._messages[:1] for call in getattr(each, "tool_execution_requests", ())]
+        if request.call.id not in calls:
             return []
+        call = self._calls[calls.index(request.call.id)]
         call.state = "answered"
         return [{"type": "tool-approval-request", "approvalId": str(request.id), "toolCallId": call.id}]
 
-    def end(self, *, is_cut: bool) -> list[Chunk]:
-        """End the step. If the answer *is_cut* off, its open calls are reported as failed."""
+    def end(self) -> list[Chunk]:
+        """End the step. Calls that have no result now are reported as failed, as the history shows them."""
         if self.is_shown:
             return []
         chunks = self._close("reasoning") + self._close("text")
@@ -282,8 +284,9 @@ class _Step:
             if call.state == "written":
                 written = {"toolCallId": call.id, "toolName": call.name, "input": "".join(call.arguments)}
                 chunks.append({"type": "tool-input-error", **written, "errorText": NOT_ANSWERED})
-            elif call.state == "called" and is_cut:
-                chunks.append({"type": "tool-output-error", "toolCallId": call.id, "errorText": NOT_ANSWERED})
+            elif call.state == "called":
+                unknown = gettext(OUTCOME_UNKNOWN)
+                chunks.append({"type": "tool-output-error", "toolCallId": call.id, "errorText": unknown})
         return [*chunks, {"type": "finish-step"}]
 
     def _write_rest(self, kind: Literal["reasoning", "text"], whole: str) -> list[Chunk]:
@@ -304,6 +307,7 @@ class _Step:
 def _called(call: _Call, request: ToolExecutionRequest) -> Chunk:
     given, is_json = call_input(request.arguments)
     known = {"toolCallId": call.id, "toolName": call.name, "input": given}
+    call.state = "called" if is_json else "answered"
     if is_json:
         return {"type": "tool-input-available", **known}
     return {"type": "tool-input-error", **known, "errorText": NOT_JSON}

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -34,25 +35,35 @@ from chatmemory_django.access import (
 )
 from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, question_again
+from chatmemory_django.chat.answers.rejections import Rejection
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.answers.ways import InEventLoop
 from chatmemory_django.chat.approvals import NotPendingError, Resume
-from chatmemory_django.chat.approvals.approving import decide, shown_approvals, waiting_answer
+from chatmemory_django.chat.approvals.approving import May, by_policy, decide
+from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.assistant import Assistant, ChatOptions
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.files import Files, question_at, stored_file
-from chatmemory_django.chat.http.listing import newest_messages
+from chatmemory_django.chat.http.listing import Listed, newest_messages
 from chatmemory_django.chat.http.posted import read_body
 from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
-from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
+from chatmemory_django.chat.model import (
+    OWNER,
+    ChatModelError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelTimeoutError,
+    RateLimitError,
+)
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, Lease, State
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, all_afterwards, in_background, in_thread, leave_thread, raisable
@@ -106,10 +117,10 @@ def answering(*methods: str) -> Callable[[View], View]:
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread_soon(_asked, request)
-    maker = Maker(asked.memory_id, str(asked.owner.pk), uuid4().hex)
+    maker = Maker(asked.memory_id, "" if asked.owner is None else str(asked.owner.pk), uuid4().hex)
     wants_json = _wants_json(request)
     work = _Work(_assistant(request), asked, request, maker.answer_id, returns_message=wants_json)
-    seat = None if wants_json else _seat(maker)
+    seat = None if wants_json else _seat(request)
     try:
         answer = await answers().begin(maker, work, wait=conf.chat()["WAIT_SECONDS"])
     except BusyError as exc:
@@ -119,6 +130,11 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if isinstance(answer.failure, BudgetExceededError):  # before the model was called
         await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
+    if isinstance(answer.failure, NotPendingError):
+        raise _nothing_waits()
+    if isinstance(answer.failure, QuestionTooLongError):
+        await answers().stop(maker)
+        raise NotAllowedError(*explained(answer.failure))
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
@@ -127,8 +143,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     if isinstance(answer.failure, BudgetExceededError):
         raise _over_budget(answer.failure)
     if answer.failure is not None:
-        status, text = explained(answer.failure)
-        raise NotAllowedError(status, text)
+        raise NotAllowedError(*explained(answer.failure, work.rejected))
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
     return JsonResponse({"message": work.message})
@@ -141,7 +156,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     maker = await _maker(request, chat_id)
     if maker is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await _stream(request, _with_end(answers().listen(maker)), _seat(maker))
+    return await _stream(request, _with_end(answers().listen(maker)), _seat(request))
 
 
 @answering("POST")
@@ -158,7 +173,12 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 @sensitive_variables()
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
-    return JsonResponse(await in_thread(_messages, request, chat_id), safe=False)
+    user, memory_id = await in_thread(_entered, request, chat_id)
+    read = partial(_messages, request, chat_id, user, memory_id)
+    listed = await in_thread(read, is_answering=True)
+    if listed.is_open and await answers().find(memory_id, str(user.pk)) is None:
+        listed = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
+    return JsonResponse(listed.messages, safe=False)
 
 
 @answering("GET")
@@ -171,11 +191,14 @@ async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) ->
 class _Asked(NamedTuple):
     """A request that passed all checks."""
 
-    owner: AbstractBaseUser
+    owner: AbstractBaseUser | None
+    """That of the conversation; somebody else may have decided on its calls."""
     memory_id: str
     question: Question
-    resumed: str | None = None
-    """The id of the answer that goes on, instead of an answer to a question."""
+    is_decided: bool = False
+    """Whether an answer goes on, instead of an answer to a question."""
+    may: May | None = None
+    """Whether the user may decide on calls that wait in the conversation."""
 
 
 def _asked(request: HttpRequest) -> _Asked:
@@ -202,11 +225,14 @@ def _checked(request: HttpRequest) -> _Asked:
         found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
         conversation = next(iter(found.only("memory_id", "owner", "forgotten_through")), None)
         if conversation is not None and conversation.owner_id != user.pk:
+            if isinstance(resume := posted.question(), Resume):
+                return _decided(policy, request, conversation, resume)
             raise NotAllowedError(404, "There is no such chat.")
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
         if isinstance(question, Resume):
-            return _Asked(user, memory_id, Question(None), _decided(policy, request, conversation, question))
+            named = policy.conversations(request, "view").filter(memory_id=posted.id)  # staff know no other id
+            return _decided(policy, request, conversation or named.first(), question)
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
             policy.check_quota(request, question.message)
@@ -221,25 +247,33 @@ def _checked(request: HttpRequest) -> _Asked:
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
-    return _Asked(user, memory_id, question)
+    may = None if conversation is None else by_policy(policy, request, conversation)
+    return _Asked(user, memory_id, question, may=may)
 
 
-def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> str:
-    """Record what the user decided on the calls of an answer that waits, and return the id of the answer."""
-    nothing_waits = NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
-    waiting = None if conversation is None else waiting_answer(conversation)
-    if conversation is None or waiting is None:
-        raise nothing_waits
-    allowed = policy.conversations(request, "approve")
-    if not allowed.filter(pk=conversation.pk).exists():
-        raise NotAllowedError(403, "You may not approve this.")
+def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversation | None, resume: Resume) -> _Asked:
+    """Record what the user decided on the calls of an answer that waits, which goes on then."""
+    if conversation is None:
+        raise _nothing_waits()
+    may = by_policy(policy, request, conversation)
+    if conversation.owner_id != request.user.pk:
+        if not policy.conversations(request, "view").filter(pk=conversation.pk).exists():
+            raise NotAllowedError(404, "There is no such chat.")
+        if not (resume.decisions or may(OWNER)):
+            raise NotAllowedError(403, "You may not approve this.")
     try:
         decide(
-            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user.pk
+            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user, may
         )
     except NotPendingError:
-        raise nothing_waits from None
-    return ui_id(waiting.rows[0])
+        raise _nothing_waits() from None
+    except PermissionDenied:
+        raise NotAllowedError(403, "You may not approve this.") from None
+    return _Asked(conversation.owner, conversation.memory_id, Question(None), is_decided=True)
+
+
+def _nothing_waits() -> NotAllowedError:
+    return NotAllowedError(409, _("Nothing waits for an approval any more. Load the conversation again."))
 
 
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
@@ -274,13 +308,14 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
     return await answers().find(memory_id, str(user.pk))
 
 
-def _messages(request: HttpRequest, chat_id: str) -> list[dict[str, Any]]:
-    user, memory_id = _entered(request, chat_id)
+def _messages(
+    request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
+) -> Listed:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if conversation is None:
-        return []
+        return Listed([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id))
+    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id), is_answering=is_answering)
 
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
@@ -314,8 +349,8 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
-        self._answer_id = asked.resumed or answer_id
-        self._ui = UiStream(self._answer_id, None if asked.resumed is None else {})
+        self._answer_id = answer_id
+        self._ui = UiStream(answer_id)
         self._returns_message = returns_message
         self._has_evicted = self._is_stored = False
         self._exchange: Exchange | None = None
@@ -327,12 +362,16 @@ class _Work:
     def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
-        message = asked.question.message if asked.resumed is None else Resume()
+        message = Resume() if asked.is_decided else asked.question.message
         with self._traced():
-            self._exchange = self._assistant.begin(asked.memory_id, message, self._options, Text(), Lease(answer.taken))
+            self._exchange = self._assistant.begin(
+                asked.memory_id, message, self._options, Text(), Lease(answer.taken), may=asked.may
+            )
         stored = self._exchange.question.stored
-        if asked.resumed is not None and self._exchange.resumed is not None:
-            self._ui = UiStream(asked.resumed, {}, self._exchange.resumed.waiting.rows)
+        waiting = None if self._exchange.resumed is None else self._exchange.resumed.waiting
+        if waiting is not None:  # the page has the answer so far
+            self._answer_id = ui_id(waiting.rows[0])
+            self._ui = UiStream(self._answer_id, {}, waiting.rows)
         elif stored is not None and stored.id is not None:  # it goes on under its own name
             self._answer_id = stored.id
             self._ui = UiStream(stored.id)
@@ -400,6 +439,11 @@ class _Work:
             if exchange.first and title is not None and title is not first_words and self._is_stored:
                 await afterwards(aentitle(exchange.memory, *exchange.first, title))
 
+    @property
+    def rejected(self) -> Rejection | None:
+        """Why the model's server has rejected the question, if it has."""
+        return None if self._exchange is None else self._exchange.rejected
+
     def _traced(self) -> AbstractContextManager[object]:
         return nullcontext() if self._operation is None else self._operation.active()
 
@@ -408,10 +452,11 @@ class _Work:
         if exc is None:
             is_whole = self._exchange is not None and self._exchange.is_complete
             return self._ui.finish() if is_whole else self._ui.abort()
-        is_expected = isinstance(exc, ChatModelError | ConversationErasedError | LeaseLostError | NotPendingError)
+        expected = ChatModelError | ConversationErasedError | InterruptedAnswerError | LeaseLostError | NotPendingError
+        is_expected = isinstance(exc, expected)
         log = logger.warning if is_expected else partial(logger.error, exc_info=exc)
         log("An answer in the conversation %r failed with %s.", self._asked.memory_id, type(exc).__name__)
-        return self._ui.error(explained(exc)[1])
+        return self._ui.error(explained(exc, self.rejected)[1])
 
 
 def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
@@ -427,12 +472,18 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
     has_calls = any(row.payload for row in answer)  # without one, a message is only a text
     approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
-    return to_ui_messages(answer, approvals)[0]
+    return to_ui_messages(answer, approvals, unknown=_(OUTCOME_UNKNOWN))[0]
 
 
-def explained(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status for an answer that failed with *error*, and a text for the user."""
+def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int, str]:
+    """
+    Return the HTTP status for an answer that failed with *error*, and a text for the user.
+
+    *rejected* is why the model's server has rejected the question, if it has.
+    """
     match error:
+        case InvalidRequestError() if rejected is not None:
+            return 422, _rejection(rejected)
         case BudgetExceededError():
             until = formats.date_format(timezone.localtime(error.until), "DATETIME_FORMAT")
             return 429, _("Your budget for this chat is used up until %(until)s.") % {"until": until}
@@ -441,9 +492,15 @@ def explained(error: Exception) -> tuple[int, str]:
         case ModelTimeoutError():
             return 504, _("The model took too long. Try again.")
         case QuestionTooLongError():
-            return 413, _("Your message is too long for this chat. Send a shorter one.")
+            return 413, _(
+                "Your message is too long for this chat: with all that is sent along, it needs %(needed)s tokens, and "
+                "%(limit)s fit. Send a shorter one."
+            ) % _numbers(error)
         case AnswerTooLongError():
-            return 502, _("What the tools of this chat have returned is too long.")
+            return 502, _(
+                "What the tools of this chat have returned is too long: it needs %(needed)s tokens even shortened, and "
+                "%(limit)s fit."
+            ) % _numbers(error)
         case ContextLengthError():
             return 502, _("The conversation is too long for the model.")
         case ChatModelError():
@@ -456,9 +513,27 @@ def explained(error: Exception) -> tuple[int, str]:
             return 500, _("Something went wrong. Try again.")
 
 
-def _seat(maker: Maker) -> Seat:
+def _rejection(reason: Rejection) -> str:
+    """Return what a user can do about a question that the model's server has rejected."""
+    match reason:
+        case "too_long":
+            return _("Your message is too long for the model, with what was written before. Send a shorter one.")
+        case "content_filter":
+            return _("The model's filter does not allow this message. Change it, and send it again.")
+        case "file":
+            return _("The model does not take this file. Send your message without it.")
+        case "invalid":
+            return _("The model does not take this message. Change it, and send it again.")
+
+
+def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]:
+    numbers = {"needed": error.needed, "limit": error.limit}
+    return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}
+
+
+def _seat(request: HttpRequest) -> Seat:
     try:
-        return answers().seat(maker.owner_key)
+        return answers().seat(str(request.user.pk))
     except TooManyError as exc:
         raise _too_many(exc) from None
 

@@ -48,6 +48,7 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ("sequence", models.PositiveIntegerField(verbose_name="sequence")),
                 ("position", models.PositiveSmallIntegerField()),
+                ("approve_by", models.CharField(default="owner", max_length=255)),
                 ("requested_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("approved", models.BooleanField(null=True)),
                 ("decided_at", models.DateTimeField(null=True)),
@@ -61,6 +62,7 @@ class Migration(migrations.Migration):
                         max_length=7,
                     ),
                 ),
+                ("fence", models.PositiveBigIntegerField(default=0, editable=False)),
                 (
                     "conversation",
                     models.ForeignKey(

@@ -51,7 +51,7 @@ class TooManyError(RuntimeError):
 
 
 class InterruptedAnswerError(RuntimeError):
-    """The stream has no end: the process that generated the answer is dead, or the answer was taken from it."""
+    """The answer has no end: the process that generated it has ended or is dead, or another one has taken its place."""
 
 
 class Seat:
@@ -90,13 +90,13 @@ class Answers:
                 raise BusyError
             await asyncio.sleep(INTERVAL)
 
-    def seat(self, owner_key: str) -> Seat:
+    def seat(self, user_key: str) -> Seat:
         """Return a place for one more stream of a user; ``TooManyError`` if ``MAX_STREAMS`` are open here."""
         most = conf.chat()["MAX_STREAMS"]
-        if sum(each == owner_key for each in self._seats.values()) >= most:
+        if sum(each == user_key for each in self._seats.values()) >= most:
             raise TooManyError(f"You have {most} streams of answers open; close one of them.")
         seat = Seat()
-        self._seats[seat] = owner_key
+        self._seats[seat] = user_key
         return seat
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
@@ -203,8 +203,10 @@ class Answers:
                 await asyncio.sleep(0)  # an answer that was stopped before now ends here
                 await work.make(answer)
         except asyncio.CancelledError:
-            answer.state = State.STOPPED if answer.is_stopping else State.INTERRUPTED
-            if not answer.is_stopping:
+            answer.state = State.STOPPED
+            if not answer.is_stopping:  # the server ends
+                answer.state = State.INTERRUPTED
+                answer.failure = InterruptedAnswerError("The server has ended before the answer.")
                 raise
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
@@ -220,7 +222,7 @@ class Answers:
         except Exception:
             logger.exception("What follows an answer in the conversation %r failed.", answer.maker.memory_id)
         finally:
-            answer.put(last)  # only now that the next answer can begin
+            answer.put(last or answer.last or "")  # only now that the next answer can begin
             del self._made[answer.maker]
             answer.end()
             await close_thread_sensitive()
@@ -254,7 +256,8 @@ class Answers:
             answer.last = raisable(work.end)(answer)
         with self._writing:  # after a write in progress
             answer.is_written = False
-        taken, state = answer.taken, answer.state if answer.failure is None else State.FAILED
+        has_failed = answer.failure is not None and answer.state is not State.INTERRUPTED
+        taken, state = answer.taken, State.FAILED if has_failed else answer.state
         try:
             last = encrypted(answer.maker, answer.new(last=answer.last))
             if taken and not self._streams.end(answer.maker, last, taken, state, answer.question):
@@ -337,14 +340,18 @@ def _database(owner_key: str) -> str:
 
 
 def _take(maker: Maker) -> Taken | float:
-    """Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress."""
+    """
+    Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress.
+
+    Conversations without an owner are nobody's: they do not count together.
+    """
     using, most = _database(maker.owner_key), conf.chat()["MAX_ANSWERS"]
     taken = leases.take(using, maker.memory_id, maker.owner_key or None, UUID(maker.answer_id))
     if not isinstance(taken, Taken):
         return taken
     try:
         # Counted after it is there, since other processes may begin some at the same time.
-        are_too_many = leases.running(using, maker.owner_key or None) > most
+        are_too_many = bool(maker.owner_key) and leases.running(using, maker.owner_key) > most
     except DatabaseError:
         leases.leave(taken)
         raise

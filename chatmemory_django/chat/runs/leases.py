@@ -18,11 +18,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.db import DatabaseError, connections, router
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 
 from chatmemory_django.chat.runs.renewals import renewal
-from chatmemory_django.chat.runs.tables import Run
-from chatmemory_django.chat.runs.taking import DEAD_AFTER, Taken, Taking, before
+from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, before
+from chatmemory_django.chat.runs.taking import Taken, Taking
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
@@ -150,18 +150,22 @@ def leave(taken: Taken) -> None:
 
 def find(using: str, memory_id: str, owner: Any) -> UUID | None:
     """Return the run in progress in the owner's conversation, or None."""
-    found = _alive(using).filter(conversation__memory_id=memory_id, conversation__owner=owner)
+    found = Run.objects.using(using).alive().filter(conversation__memory_id=memory_id, conversation__owner=owner)
     return next(iter(found.values_list("pk", flat=True)), None)
 
 
 def running(using: str, owner: Any) -> int:
     """Return how many runs are in progress in the conversations of *owner*."""
-    return len(_alive(using).filter(conversation__owner=owner).values_list("pk"))  # few: quicker than to make a COUNT
+    return len(
+        Run.objects.using(using).alive().filter(conversation__owner=owner).values_list("pk")
+    )  # few: quicker than to make a COUNT
 
 
 def alive(using: str, memory_ids: Collection[str]) -> list[UUID]:
     """Return the runs in progress in these conversations."""
-    return list(_alive(using).filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True))
+    return list(
+        Run.objects.using(using).alive().filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True)
+    )
 
 
 def stop(using: str, run: UUID) -> None:
@@ -196,10 +200,6 @@ def prune(using: str, seconds: float) -> int:
     while keys := list(left[:PRUNE_BATCH]):
         count += runs.filter(pk__in=keys).delete()[0]
     return count
-
-
-def _alive(using: str) -> QuerySet[Run]:
-    return Run.objects.using(using).filter(active__isnull=False, lease__gte=before(DEAD_AFTER))
 
 
 def _is_in_transaction(using: str) -> bool:

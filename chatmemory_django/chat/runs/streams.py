@@ -21,8 +21,7 @@ from chatmemory_django import conf
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.deleting import Deletion
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.tables import AnswerChunk, Run
-from chatmemory_django.chat.runs.taking import before
+from chatmemory_django.chat.runs.tables import AnswerChunk, Run, before
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
+from typing import Any, Self
 
 from django.db import models
 
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
+from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.models import ExactCharField
 from chatmemory_django.models.conversations import Conversation
+
+DEAD_AFTER = 5.0
+"""Seconds without a renewal after which another process may take the place of a run: ten were missed."""
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """Runs, by what has become of them."""
+
+    def alive(self) -> Self:
+        """Return those in progress."""
+        return self.filter(active__isnull=False, lease__gte=before(DEAD_AFTER))
+
+
+def before(seconds: float) -> Any:
+    """Return the moment so many *seconds* ago, by the database's clock."""
+    return DatabaseNow() - timedelta(seconds=seconds)
 
 
 class Run(models.Model):
@@ -51,7 +70,7 @@ class Run(models.Model):
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
 
-    objects: models.Manager[Run] = models.Manager()
+    objects = RunQuerySet.as_manager()
 
     class Meta:
         default_permissions = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -12,15 +11,12 @@ from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
-from chatmemory_django.chat.runs.tables import Run
+from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, before
 from chatmemory_django.db.isolation import note_lock
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import is_duplicate
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.conversations import create_once
-
-DEAD_AFTER = 5.0
-"""Seconds without a renewal after which another process may take the place of a run: ten were missed."""
 
 
 class Taken(NamedTuple):
@@ -34,11 +30,6 @@ class Taken(NamedTuple):
     using: str
     is_new: bool = False
     """Whether the conversation was created for it: it is deleted if the run ends before anything was written."""
-
-
-def before(seconds: float) -> Any:
-    """Return the moment so many *seconds* ago, by the database's clock."""
-    return DatabaseNow() - timedelta(seconds=seconds)
 
 
 class Taking:

@@ -10,6 +10,7 @@ import msgspec
 
 from chatmemory_django.chat.ui_messages.files import to_content, to_part
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
 
 UI = "ui"
@@ -23,8 +24,10 @@ MAX_DEPTH = 20
 PART_LENGTH = 500
 """How many characters the fields of a part have at most that are not kept: its type and its media type."""
 
-SERVERS_METADATA = "createdAt"
-"""The key of a user message's metadata that only the server sets."""
+CREATED_AT = "createdAt"
+
+SERVERS_METADATA = (CREATED_AT, REJECTED)
+"""The keys of a user message's metadata that only the server sets."""
 
 _UI_ID = re.compile(r"message-([1-9][0-9]{0,9})")
 _MISSING = object()
@@ -41,8 +44,8 @@ def from_ui_message(
     Return the user's message that a page sent.
 
     Texts become texts, and files become images, audio, videos or PDF documents; see ``files.to_content``. All other
-    fields of the parts, and ``metadata`` except its ``createdAt``, are kept in the attribute ``ui``, which is not sent
-    to models.
+    fields of the parts, and ``metadata`` except ``SERVERS_METADATA``, are kept in the attribute ``ui``, which is not
+    sent to models.
 
     *max_text_length* limits the total number of characters of all texts, and of all other fields as JSON. The content
     of data URLs is limited only by the size of the request. *image_detail* is the detail level of images; by default,
@@ -120,7 +123,8 @@ def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     kept: dict[str, Any] = {"parts": beside} if beside else {}
     metadata = _verbatim(metadata, "$.metadata")
     if isinstance(metadata, dict):
-        metadata.pop(SERVERS_METADATA, None)
+        for name in SERVERS_METADATA:
+            metadata.pop(name, None)
     return kept if metadata in ({}, None) else {**kept, "metadata": metadata}
 
 

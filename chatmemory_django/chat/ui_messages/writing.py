@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from chatmemory_django.chat.ui_messages.files import to_part
-from chatmemory_django.chat.ui_messages.reading import SERVERS_METADATA, UI
+from chatmemory_django.chat.ui_messages.reading import CREATED_AT, UI
 from chatmemory_django.core.limits import unedited
-from chatmemory_django.core.tool_calls import tool_answers
+from chatmemory_django.core.tool_calls import REJECTED, SHORTENED, tool_answers
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -23,6 +23,9 @@ from chatmemory_django.messages import (
 )
 
 NOT_JSON = "The arguments of this call are not JSON."
+
+OUTCOME_UNKNOWN = "The outcome of this call is unknown."
+"""What is shown of a call that was stored, and its result was not."""
 
 FINISH_REASONS = {
     "stop": "stop",
@@ -68,6 +71,8 @@ class Approval(NamedTuple):
     reason: str = ""
     is_open: bool = False
     """Whether the answer waits for it."""
+    error: str = ""
+    """What is shown of a call that has no result, and will have none."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -83,30 +88,51 @@ class _Answer(NamedTuple):
 
 
 def to_ui_messages(
-    rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval] = MappingProxyType({})
+    rows: Iterable[Row],
+    approvals: Mapping[tuple[int, int], Approval] = MappingProxyType({}),
+    *,
+    unknown: str = OUTCOME_UNKNOWN,
 ) -> list[dict[str, Any]]:
     """
     Return *rows*, oldest first, as ``UIMessage``s, with the *approvals* of calls by sequence and position.
 
     All messages between two user messages are one answer, with a step for each message of the model and a part for each
-    of its calls. System messages, custom messages, results without a call and contents that cannot be shown are left
+    of its calls, with its result, even if that came after further questions. System messages, custom messages, results
+    without a call and contents that cannot be shown are left
     out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
 
-    ``metadata`` has ``createdAt`` and, for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs``
-    (milliseconds) and ``partial``, if they are known; see ``answer_metadata``.
+    A call without a result that waits for nothing has failed with the text *unknown*.
+
+    ``metadata`` has ``createdAt``; for a question that the model's server did not accept, ``rejected`` with the reason;
+    and for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs`` (milliseconds), ``partial`` and
+    ``shortened``, if they are known; see ``answer_metadata``.
     """
     messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
-    for row in rows:
+    for row in _in_place(rows, approvals):
         message = row.chat_message
         if isinstance(message, AiMessage) or (isinstance(message, ToolExecutionResultMessage) and answer):
             answer.append(_Answer(row, message))
         elif isinstance(message, UserMessage):
-            messages += _answered(answer, approvals)
+            messages += _answered(answer, approvals, unknown)
             answer = []
             if parts := _question_parts(message):
-                messages.append(_ui_message(row, "user", parts, _kept(message, "metadata", {})))
-    return messages + _answered(answer, approvals)
+                messages.append(_ui_message(row, "user", parts, _question_metadata(row, message)))
+    return messages + _answered(answer, approvals, unknown)
+
+
+def _in_place(rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval]) -> Iterable[Row]:
+    """Return *rows* with the results of calls that were decided late in the answers with these calls."""
+    if not approvals:
+        return rows
+    rows = list(rows)
+    places = {index: float(index) for index in range(len(rows))}
+    for (caller, position), result in tool_answers([row.chat_message for row in rows]).items():
+        between = range(caller + 1, result)
+        question = next((each for each in between if isinstance(rows[each].chat_message, UserMessage)), None)
+        if question is not None and (rows[caller].sequence, position) in approvals:
+            places[result] = question - 0.5
+    return [rows[index] for index in sorted(places, key=lambda index: places[index])]
 
 
 def ui_id(row: Row) -> str:
@@ -123,8 +149,8 @@ def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any
     """
     Return the metadata of an answer from those *stored* with its messages of the model.
 
-    Usage and latency are sums, the model is the last known one, and the others are those of the last message. Missing
-    and invalid values are left out.
+    Usage and latency are sums, the model is the last known one, ``shortened`` has the last tokens of each result, and
+    the others are those of the last message. Missing and invalid values are left out.
     """
     known = [each or {} for each in stored]
     last = known[-1] if known else {}
@@ -138,6 +164,7 @@ def answer_metadata(stored: Sequence[Mapping[str, Any] | None]) -> dict[str, Any
         "usage": {name: count for name, count in usage.items() if count is not None} or None,
         "latencyMs": _sum(each.get("latency_ms") for each in known),
         "partial": True if last.get("partial") is True else None,
+        "shortened": {name: list(cut) for each in known for name, cut in _cuts(each)} or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -176,8 +203,16 @@ def answer_text(message: AiMessage) -> str:
 
 def _ui_message(row: Row, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     if isinstance(metadata, Mapping):  # a page may have sent any other JSON there
-        metadata = {SERVERS_METADATA: timestamp(row.created_at), **metadata}
+        metadata = {CREATED_AT: timestamp(row.created_at), **metadata}
     return {"id": ui_id(row), "role": role, "metadata": metadata, "parts": parts}
+
+
+def _question_metadata(row: Row, message: UserMessage) -> Any:
+    kept = _kept(message, "metadata", {})
+    reason = (row.metadata or {}).get(REJECTED)
+    if not isinstance(reason, str):
+        return kept
+    return {**(kept if isinstance(kept, Mapping) else {}), REJECTED: reason}
 
 
 def _question_parts(message: UserMessage) -> list[dict[str, Any]]:
@@ -201,8 +236,10 @@ def _kept(message: UserMessage, name: str, default: Any) -> Any:
     return value if name != "parts" or isinstance(value, list) else default
 
 
-def _answered(answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], Approval]) -> list[dict[str, Any]]:
-    """Return a list with *answer* as one message; empty if there is no answer."""
+def _answered(
+    answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], Approval], unknown: str
+) -> list[dict[str, Any]]:
+    """Return a list with *answer* as one message; empty if there is no answer. *unknown* is the text of open calls."""
     if not answer:
         return []
     messages = [each.message for each in answer]
@@ -214,12 +251,12 @@ def _answered(answer: Sequence[_Answer], approvals: Mapping[tuple[int, int], App
             stored.append(row.metadata)
             calls = range(len(message.tool_execution_requests))
             given = [(results.get((index, call)), approvals.get((row.sequence, call))) for call in calls]
-            parts += _step_parts(message, given, len(stored))
+            parts += _step_parts(message, given, len(stored), unknown)
     return [_ui_message(answer[0].row, "assistant", parts, answer_metadata(stored))]
 
 
 def _step_parts(
-    message: AiMessage, results: Sequence[tuple[ChatMessage | None, Approval | None]], step: int
+    message: AiMessage, results: Sequence[tuple[ChatMessage | None, Approval | None]], step: int, unknown: str
 ) -> list[dict[str, Any]]:
     """Return the parts of *message*, the answer's *step*, with the result and the approval of each of its calls."""
     parts: list[dict[str, Any]] = [{"type": "step-start"}]
@@ -230,12 +267,12 @@ def _step_parts(
     ids: list[str] = []
     for position, (call, found) in enumerate(zip(message.tool_execution_requests, results, strict=True)):
         ids.append(call_id(call.id, ids, step, position))
-        parts.append(_call_part(call, ids[-1], *found))
+        parts.append(_call_part(call, ids[-1], *found, unknown))
     return parts
 
 
 def _call_part(
-    call: ToolExecutionRequest, id: str, result: ChatMessage | None, approval: Approval | None
+    call: ToolExecutionRequest, id: str, result: ChatMessage | None, approval: Approval | None, unknown: str
 ) -> dict[str, Any]:
     given, is_json = call_input(call.arguments)
     part = {"type": f"tool-{call.name or ''}", "toolCallId": id, "input": given}
@@ -243,7 +280,7 @@ def _call_part(
     if approval is not None and (shown := _approval_ending(approval, result)):
         return {**part, **shown}
     if not isinstance(result, ToolExecutionResultMessage):
-        ending = {"state": "input-available"} if is_json else {"state": "output-error", "errorText": NOT_JSON}
+        ending = {"state": "output-error", "errorText": unknown if is_json else NOT_JSON}
     elif result.is_error:
         ending = {"state": "output-error", "errorText": result_text(result)}
     else:
@@ -253,12 +290,23 @@ def _call_part(
 
 def _approval_ending(approval: Approval, result: ChatMessage | None) -> dict[str, Any]:
     """Return how the part of a call ends that waits for *approval*, or was denied; empty for any other."""
+    if approval.error and result is None:
+        return {"state": "output-error", "errorText": approval.error, "approval": approval.as_json()}
     if approval.is_open and result is None:
         state = "approval-requested" if approval.approved is None else "approval-responded"
         return {"state": state, "approval": approval.as_json()}
     if approval.approved:
         return {}
     return {"state": "output-denied", "approval": approval._replace(approved=False).as_json()}
+
+
+def _cuts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the valid items of what ``SHORTENED`` is in *metadata*."""
+    found = metadata.get(SHORTENED)
+    for name, cut in found.items() if isinstance(found, Mapping) else ():
+        match cut:
+            case [int() as sent, int() as of] if isinstance(name, str):
+                yield name, (sent, of)
 
 
 def _sum(values: Iterable[Any]) -> float | None:

@@ -23,13 +23,16 @@ from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageL
 from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
-_NUMBERS = (
+_KEPT = (
     "next_sequence",
     "window_start",
     "pinned_sequence",
     "parent_sequence",
     "summary_sequence",
     "forgotten_through",
+    "evicted_limit",
+    "evicted_by",
+    "kept_out_through",
 )
 
 
@@ -164,7 +167,7 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
 
 
 def _head(conversation: Conversation, columns: dict[str, Any], messages: int) -> Head:
-    numbers = {name: getattr(conversation, name) for name in _NUMBERS} | columns
+    kept = {name: getattr(conversation, name) for name in _KEPT} | columns
     return Head(
         memory_id=conversation.memory_id,
         total_messages=conversation.total_messages,
@@ -177,7 +180,7 @@ def _head(conversation: Conversation, columns: dict[str, Any], messages: int) ->
         is_archived=conversation.is_archived,
         has_lost_system=conversation.has_lost_system,
         expires_at=None if conversation.expires_at is None else _utc(conversation.expires_at),
-        **numbers,
+        **kept,
     )
 
 

@@ -6,12 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import MAX_TITLE_LENGTH, check_bounds, check_values
+from chatmemory_django.core.limits import MAX_INTEGER, MAX_TITLE_LENGTH, check_bounds, check_values
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
@@ -43,6 +43,9 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     summary_sequence: _Sequence | None = None
     forgotten_through: _Number = 0
     has_lost_system: bool = False
+    evicted_limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
+    evicted_by: Literal["", "messages", "tokens"] = ""
+    kept_out_through: _Number = 0
     expires_at: _Moment | None = None
 
 

@@ -57,8 +57,9 @@ class Branches:
         newest = head.parent_sequence
         if newest is not None and (newest >= end or newest in self._aside):
             raise ValueError(f"parent_sequence is {newest}, which is not a message of the history.")
-        if head.forgotten_through >= end:
-            raise ValueError(f"forgotten_through is {head.forgotten_through}, but next_sequence is {end}.")
+        for name, last in (("forgotten_through", head.forgotten_through), ("kept_out_through", head.kept_out_through)):
+            if last >= end:
+                raise ValueError(f"{name} is {last}, but next_sequence is {end}.")
         for first, last, on_path in self._claims.wrong(newest):
             raise ValueError(
                 f"the messages {first} to {last} have on_path {str(on_path).lower()}, which contradicts the parents "

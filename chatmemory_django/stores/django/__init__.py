@@ -35,6 +35,7 @@ from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
 from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
+from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Removal
 from chatmemory_django.stores.django.rows import Row
@@ -44,6 +45,9 @@ from chatmemory_django.stores.django.writes import Write, call_after_commit, not
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+MAX_READS = 8
+"""How often a memory is read that is to be filled again, if other writers change it between the two queries."""
 
 _payload = itemgetter(Row._fields.index("payload"))
 
@@ -96,7 +100,11 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def read() -> list[ChatMessage]:
-            rows = self._read(key, window.counter)
+            rows = (
+                self._read_filled(key, window, is_only_read=True)[1]
+                if window.refills
+                else self._read(key, window.counter)
+            )
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
             return window.trim(self._whole(key, rows, messages), costs, summary=summary_index(rows))
@@ -109,20 +117,36 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     def _read_memory(self, memory_id: object, window: Window) -> Reading:
         key = memory_key(memory_id)
-        connection = connections[self.using or router.db_for_read(Message)]
-        if has_locked(connection, key):
-            snapshot, rows = self._read_locked(connection.alias, key, window.counter)
-        else:
-            with connection.cursor() as cursor:
-                snapshot, rows = statements.read_with_memory(cursor, key, window.counter, self._owner_key)
+        snapshot, rows = self._read_filled(key, window)
         if snapshot is not None and not snapshot.is_own:
             raise not_own(key)
         # What a transaction sees may be rolled back, and then another writer may store the same version.
+        connection = connections[self.using or router.db_for_read(Message)]
         conversation = snapshot if snapshot is None or sees_committed(connection) else snapshot.state.id
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
         return Reading(eviction, conversation)
+
+    def _read_filled(
+        self, key: str, window: Window, *, is_only_read: bool = False
+    ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+        """Return the conversation as it is stored, and the rows of its memory, filled again if *window* is larger."""
+        connection = connections[self.using or router.db_for_read(Message)]
+        for _ in range(MAX_READS):
+            if has_locked(connection, key):
+                snapshot, rows = self._read_locked(connection.alias, key, window.counter)
+            else:
+                with connection.cursor() as cursor:
+                    snapshot, rows = statements.read_with_memory(
+                        cursor, key, window.counter, self._owner_key, is_only_read=is_only_read
+                    )
+            if snapshot is None or not snapshot.is_own or not window.outgrows(snapshot.state):
+                break
+            again = refill(snapshot, window, {})
+            if again.is_of_one_moment:
+                return snapshot, again.memory(rows)
+        return snapshot, rows
 
     def _whole(
         self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
@@ -190,7 +214,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         **options: Unpack[AppendOptions],
     ) -> Appended:
         after, of_write = options.get("after"), {name: options.pop(name, None) for name in ("calls", "fence")}  # type: ignore[misc]  # their names
-        write = self._write(memory_id, conversation=conversation, create=not after, **of_write)
+        write = self._write(memory_id, conversation=conversation, create=not after, window=window, **of_write)
         appended = write.run(Addition(messages, window, **options))  # type: ignore[misc]  # these are not among them now
         if appended is None:
             if after:
@@ -200,17 +224,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     @sensitive_variables()
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
-        if not window.counter:
-            self.update_messages(memory_id, window.trim(messages))
-            return
-        eviction = Eviction.of(messages, window, [window.cost(message) for message in messages])
-        eviction.trim()
-        costs = [entry.cost or 0 for entry in eviction.entries()]
-        self._replace(
-            memory_id,
-            Replacement(eviction.messages(), costs, window.counter, keep_history=self.keep_history),
-            is_empty=not costs,
+        costs = [window.cost(message) for message in messages] if window.is_additive else None
+        eviction = window.trimmed(messages, costs)
+        kept = [entry.cost or 0 for entry in eviction.entries()] if window.counter else []
+        replacement = Replacement(
+            eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction
         )
+        self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
 
     @sensitive_variables()
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
@@ -218,8 +238,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         kept = checked_messages(messages)
         self._replace(memory_id, Replacement(kept, keep_history=self.keep_history), is_empty=not kept)
 
-    def _replace(self, memory_id: object, replacement: Replacement, *, is_empty: bool) -> None:
-        self._write(memory_id, create=not is_empty).run(replacement)
+    def _replace(
+        self, memory_id: object, replacement: Replacement, *, is_empty: bool, window: Window | None = None
+    ) -> None:
+        self._write(memory_id, create=not is_empty, window=window).run(replacement)
 
     def delete_messages(self, memory_id: object) -> None:
         is_heard = bool(signals.memory_cleared.receivers)
@@ -231,6 +253,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def see(snapshot: Snapshot) -> Reading:
+            if window.outgrows(snapshot.state):
+                snapshot = refill(snapshot, window, {}).snapshot
             known = snapshot.message(after)
             if not known.is_head:
                 return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id)
@@ -262,24 +286,24 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             entry.message = message
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
-        self._relocate(memory_id, Relocating(to, window, newest=False), to)
+        self._relocate(memory_id, to, window, newest=False)
 
     def switch(self, memory_id: object, to: int, window: Window) -> int:
-        return self._relocate(memory_id, Relocating(to, window, newest=True), to)
+        return self._relocate(memory_id, to, window, newest=True)
 
-    def pop(self, memory_id: object) -> ChatMessage | None:
+    def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
         if conf.media_storage() is not None:
-            return tried_again(self.using or router.db_for_write(Conversation), partial(self._pop, memory_id))
-        rows = self._write(memory_id, create=False).run(Removal(None))
+            return tried_again(self.using or router.db_for_write(Conversation), partial(self._pop, memory_id, window))
+        rows = self._write(memory_id, create=False, window=window).run(Removal(None))
         return messages_of(rows)[0] if rows else None
 
-    def _pop(self, memory_id: object) -> ChatMessage | None:
+    def _pop(self, memory_id: object, window: Window | None) -> ChatMessage | None:
         """Remove the newest message and return it with its files, which are deleted after the commit."""
         key, using = memory_key(memory_id), self.using or router.db_for_write(Conversation)
         with transaction.atomic(using=using, savepoint=False):
             snapshot = self._write(memory_id, create=False).lock()
             known = {} if snapshot is None else files_of(snapshot.state.id, None, using)
-            rows = self._write(memory_id, create=False).run(Removal(None))
+            rows = self._write(memory_id, create=False, window=window).run(Removal(None))
             if not rows:
                 return None
             place = ConversationKey(rows[0].conversation_id, key, using)
@@ -290,8 +314,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     ) -> None:
         self._write(memory_id, create=False, fence=fence).run(Rejecting(keys, reason, window))
 
-    def evict(self, memory_id: object, count: int) -> list[int]:
-        return self._write(memory_id, create=False).run(Evicting(count)) or []
+    def evict(self, memory_id: object, count: int, window: Window | None = None) -> list[int]:
+        return self._write(memory_id, create=False, window=window).run(Evicting(count)) or []
 
     def remove(self, memory_id: object, *keys: int, with_results: bool = False) -> list[int]:
         if not keys:
@@ -338,8 +362,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def after_commit(self, call: Callable[[], object]) -> None:
         call_after_commit(call, self.using or router.db_for_write(Conversation))
 
-    def _relocate(self, memory_id: object, relocating: Relocating, to: int) -> int:
-        found = self._write(memory_id, create=False).run(relocating)
+    def _relocate(self, memory_id: object, to: int, window: Window, *, newest: bool) -> int:
+        found = self._write(memory_id, create=False, window=window).run(Relocating(to, window, newest=newest))
         if found is None and to:
             raise MessageNotFoundError(memory_id, to)
         return found or 0

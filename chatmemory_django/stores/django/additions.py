@@ -12,7 +12,7 @@ from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.stores.base import Appended, LeaseLostError, MessageNotFoundError, Phase
 from chatmemory_django.stores.django.changes import Change, Cut
-from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
+from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, has_counts, read_eviction
 from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
 from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
 from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, WINDOW, Snapshot
@@ -240,6 +240,8 @@ class Addition:
             has_lost_system=state.has_lost_system or passed_systems,
             **memory_columns(eviction, count),
         )
+        if self._archived and rows:  # they are left out on purpose
+            after = after._replace(kept_out_through=rows[-1].sequence)
         kept = [row for row in uncounted if row.sequence not in gone]  # usually none
         counts = counts_of(kept, self._counted) if kept else {}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
@@ -267,14 +269,6 @@ def _check_unique(rows: Sequence[NewRow]) -> None:
         columns = Columns(row.type, row.text, row.payload)
         if row.client_message_id is not None and contents.setdefault(row.client_message_id, columns) != columns:
             raise ValueError(f"Two messages have the client message id {row.client_message_id!r}; ids must be unique.")
-
-
-def has_counts(snapshot: Snapshot, window: Window) -> bool:
-    """Return whether *window* can use the counters of the conversation, without reading its memory."""
-    state = snapshot.state
-    if not window.is_additive:
-        return False
-    return not state.memory_messages or window.counter in {"", state.counted_by}
 
 
 def _entries(snapshot: Snapshot, window: Window, summary: Entry | None) -> Iterator[Entry]:

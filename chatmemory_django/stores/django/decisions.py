@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from chatmemory_django.core.refills import left_out
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
-from chatmemory_django.core.windows import Window, continuation
+from chatmemory_django.core.windows import Eviction, Window, continuation
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, ToolExecutionResultMessage
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.django.changes import Change, Cut
 from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import NewRow, Row, State, new_row
+from chatmemory_django.stores.django.rows import NewRow, Row, State, limit_columns, new_row
 from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
 
 
@@ -25,15 +26,23 @@ class Replacement:
     If the new memory only drops messages at the front and adds some at the end, exactly that is done, and the added
     messages become history. Anything else is a memory that the caller composed, for example of a summary: it is written
     after all other rows, and is not part of the history unless that was empty. *costs* are what *counter* counted for
-    each message.
+    each message. *trimmed* is the eviction of those that did not fit, if there was a window.
     """
 
     holds_for_nothing = False
 
     def __init__(
-        self, messages: Sequence[ChatMessage], costs: Sequence[int] = (), counter: str = "", *, keep_history: bool
+        self,
+        messages: Sequence[ChatMessage],
+        costs: Sequence[int] = (),
+        counter: str = "",
+        *,
+        keep_history: bool,
+        trimmed: Eviction | None = None,
     ) -> None:
         self._keep_history = keep_history
+        self._evicted = [] if trimmed is None else [_columns_of(entry.message) for entry in trimmed.evicted]
+        self._limits = limit_columns(trimmed) if trimmed is not None and trimmed.is_limited else {}
         self._rows = [new_row(NewMessage(message)) for message in messages]
         # Compared as columns, since in Python 1 == True.
         self._columns = [Columns(row.type, row.text, row.payload) for row in self._rows]
@@ -54,6 +63,8 @@ class Replacement:
         kept = [*old[:keeps_first], *old[index:]]
         is_pinned = keeps_first or (kept != [] and kept[0].sequence == state.pinned_sequence)
         window = kept[is_pinned:]
+        stay_away = left_out(columns[keeps_first:index], self._evicted if goes_on else ())
+        kept_out = [row.sequence for row in old[keeps_first:][: len(stay_away)] if row.type != MessageType.SYSTEM]
         in_history = goes_on is not None or state.next_sequence == 1
         added = [
             msgspec.structs.replace(row, sequence=sequence, in_history=in_history, on_path=in_history)
@@ -78,6 +89,8 @@ class Replacement:
             memory_messages=len(new),
             memory_tokens=sum(cost or 0 for cost in costs) if counter else 0,
             counted_by=counter,
+            kept_out_through=max([state.kept_out_through, *kept_out]),
+            **self._limits,
         )
         cuts: list[Cut] = []
         if not in_history:
@@ -87,6 +100,16 @@ class Replacement:
         if any(row.type == MessageType.SYSTEM and row.sequence not in stays for row in old):
             after = after._replace(has_lost_system=True)
         return None, Change(state, after, added, left, counts, cuts=cuts).checked()
+
+
+def _columns_of(message: ChatMessage | None) -> Columns:
+    """Return the columns of *message*, or some that no message has if it cannot be stored."""
+    nothing = Columns("", "", None)
+    try:
+        row = None if message is None else new_row(NewMessage(message))
+    except (TypeError, ValueError):
+        return nothing
+    return nothing if row is None else Columns(row.type, row.text, row.payload)
 
 
 def cut(snapshot: Snapshot, after: State, *, keep_history: bool) -> tuple[list[Cut], State]:
@@ -176,7 +199,12 @@ class Evicting:
         state = snapshot.state
         memory = snapshot.memory(state.counted_by)
         left = [row.sequence for row in memory[: self._count]]
-        return left, Change(state, without(state, memory, left), left=left) if left else None
+        if not left:
+            return [], None
+        after = without(state, memory, left)
+        out = [row.sequence for row in memory[: self._count] if row.type != MessageType.SYSTEM]
+        after = after._replace(kept_out_through=max([state.kept_out_through, *out]))
+        return left, Change(state, after, left=left)
 
 
 class Rejecting:

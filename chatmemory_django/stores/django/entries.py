@@ -70,6 +70,14 @@ def counts_of(rows: Iterable[Row], counted: Counted) -> dict[int, int]:
     return {row.sequence: counted[key_of(row)] for row in rows}
 
 
+def has_counts(snapshot: Snapshot, window: Window) -> bool:
+    """Return whether *window* can use the counters of the conversation, without reading its memory."""
+    state = snapshot.state
+    if not window.is_additive:
+        return False
+    return not state.memory_messages or window.counter in {"", state.counted_by}
+
+
 def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:
     """
     Read a memory, to be changed by the rules of *window*, and return it with the rows whose token counts must be

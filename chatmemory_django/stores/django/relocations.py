@@ -9,6 +9,7 @@ from typing import NamedTuple
 from django.db.models import Q
 
 from chatmemory_django.core.branches import Present, Summary, fork_point, moved
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Entry, Eviction, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
@@ -91,6 +92,7 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
             window_start=start,
             parent_sequence=to,
             forgotten_through=forgotten,
+            kept_out_through=state.kept_out_through if state.kept_out_through < start else 0,
             **memory_columns(eviction, len(kept)),
         ),
     )
@@ -157,7 +159,8 @@ class _StoredPath:
             start = parts[-1][0]
             # Rows that are not superseded must be known even if they are not on the path: they would be in the window.
             visible = Q(sequence__range=(start, to), superseded=False)
-            rows = self._read(Q(sequence__range=(start, to)) & (self._on_path(parts) | visible))
+            accepted = self._on_path(parts) & ~Q(metadata__has_key=REJECTED)
+            rows = self._read(Q(sequence__range=(start, to)) & (accepted | visible))
             for row in rows:
                 if row.type != MessageType.SYSTEM:
                     yield entry_of(row, self._window, self._counted)

@@ -43,6 +43,9 @@ class State(NamedTuple):
     memory_messages: int
     memory_tokens: int
     counted_by: str
+    evicted_limit: int | None
+    evicted_by: str
+    kept_out_through: int
 
 
 class Row(NamedTuple):
@@ -100,12 +103,18 @@ def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
     window = eviction.window
     return {
+        **(limit_columns(eviction) if eviction.is_limited else {}),
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
         "summary_sequence": None if eviction.summary is None else eviction.summary.key,
         "memory_messages": count,
         "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
         "counted_by": window.counter,
     }
+
+
+def limit_columns(eviction: Eviction) -> dict[str, Any]:
+    """Return the columns of a conversation whose memory begins where *eviction* has limited it."""
+    return {"evicted_limit": eviction.window.evicted_limit, "evicted_by": eviction.window.measure}
 
 
 def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:

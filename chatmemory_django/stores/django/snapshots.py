@@ -7,9 +7,9 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db.models import Case, F, PositiveIntegerField, Q, Value, When
+from django.db.models import Case, F, PositiveIntegerField, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Coalesce
 
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.windows import Entry, pins
@@ -76,11 +76,22 @@ class Snapshot:
         self.may_count = True
         self.held: Sequence[Entry] | None = None
         """What a turn that goes on has added so far without evicting anything; None if that is not known here."""
+        self.hidden: Collection[int] = ()
+        """The sequences of rows inside the window that are not in the memory, which is filled again."""
+
+    def beginning_at(self, state: State) -> Snapshot:
+        """Return the conversation with this *state*, whose window may begin earlier, still without the front of it."""
+        earlier = Snapshot(self.key, state, self.using, is_own=self.is_own)
+        earlier.is_locked, earlier.may_count = self.is_locked, self.may_count
+        earlier.front_length = self.front_length + self.state.window_start - state.window_start
+        return earlier
 
     def after(self, state: State, held: Sequence[Entry] | None) -> Snapshot:
         """Return the conversation as it is after a write that only added rows, and made this *state* of it."""
         written = Snapshot(self.key, state._replace(version=state.version + 1), self.using)
         written.held = held
+        if state.window_start < self.state.window_start:
+            return written  # the memory was filled again
         written.front = [row for row in self.front if row.sequence >= state.window_start]
         end = min(self.state.window_start + self.front_length, self.state.next_sequence)
         written.front_length = max(0, end - state.window_start)
@@ -93,6 +104,8 @@ class Snapshot:
     def memory_rows(self, counter: str, *, verbatim: bool = False, **only: Any) -> Sequence[tuple[Any, ...]]:
         """Return the same as tuples, followed by *verbatim* if requested."""
         state, messages = self.state, self.messages().filter(**only)
+        if self.hidden:
+            messages = messages.exclude(sequence__in=self.hidden)
         parts = memory_rows(
             messages,
             state.window_start,
@@ -153,6 +166,15 @@ class Snapshot:
             return {}  # every stored row is part of the history
         rows = self.messages().filter(in_history=False, parent_sequence__isnull=False)
         return {sequence: through or 0 for sequence, through in rows.values_list("sequence", "parent_sequence")}
+
+    def summarized_through(self) -> Combinable | int:
+        """Return the last message that the summary in the memory covers, as a value or a subquery; 0 without one."""
+        if self.state.summary_sequence is None:
+            return 0
+        through = self.messages().filter(sequence=self.state.summary_sequence).values_list("parent_sequence", flat=True)
+        if self.is_locked:  # in a subquery, MySQL would see it as it was
+            return through.first() or 0
+        return Coalesce(Subquery(through), Value(0))
 
     def behind_front(self, start: int, count: int, counter: str) -> list[Row]:
         """Return the rows of the window from *start* that have one of the next *count* sequences."""

@@ -445,12 +445,12 @@ def read_memory(
 
 
 def read_with_memory(
-    cursor: CursorWrapper, key: str, counter: str, owner: object
+    cursor: CursorWrapper, key: str, counter: str, owner: object, *, is_only_read: bool = False
 ) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
     """
     Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once.
 
-    The memory is empty if the conversation has another owner.
+    The memory is empty if the conversation has another owner. If it *is_only_read*, the snapshot has no front.
     """
     _memory(owned=owner is not None, state=True).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     rows = in_order(cursor.fetchall())
@@ -460,7 +460,8 @@ def read_with_memory(
     values = msgspec.json.decode(Row._make(first).payload or "")
     state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
     memory = _loaded(memory, {"text": 1, "payload": 2}, cursor.db, owner) if is_own else []
-    return Snapshot(key, state, cursor.db.alias, front_of(memory, state, counter), is_own=is_own), memory
+    front = None if is_only_read else front_of(memory, state, counter)
+    return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
 
 
 def read_history(

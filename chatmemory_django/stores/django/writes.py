@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.core.stored_files import Extracted
+from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
@@ -34,8 +35,9 @@ from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import CallRecords, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
-from chatmemory_django.stores.django.entries import UncountedError
+from chatmemory_django.stores.django.entries import Counted, UncountedError
 from chatmemory_django.stores.django.files import Uploads
+from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
 from chatmemory_django.stores.django.snapshots import Snapshot
@@ -68,8 +70,9 @@ class Write:
 
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
     ``Reading`` does, it must still be that one; a snapshot of it is decided on first. With a *fence*, it must still
-    have that one, which each answer that takes the conversation raises. *calls* are recorded with what is
-    written, unless that is inside a transaction of the caller, which must not fail if they cannot be.
+    have that one, which each answer that takes the conversation raises. If *window* has outgrown the memory, that is
+    filled again first. *calls* are recorded with what is written, unless that is inside a transaction of the caller,
+    which must not fail if they cannot be.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Write:
         left_signal: Signal = signals.messages_evicted,
         calls: CallRecords | None = None,
         fence: int | None = None,
+        window: Window | None = None,
     ) -> None:
         self._key = key
         self._fence = fence
@@ -96,6 +100,8 @@ class Write:
         self._conversation = conversation if seen is None else seen.state.id
         self._seen = seen if seen is not None and seen.using == using else None
         self._left_signal = left_signal
+        self._window = window
+        self._counted: Counted = {}
         is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
         self._calls = calls if calls is not None and is_recorded else CallRecords((), using)
         self.written: Snapshot | None = None
@@ -265,6 +271,8 @@ class Write:
             raise not_own(self._key)
         if self._fence not in {None, snapshot.state.fence}:
             raise LeaseLostError(f"Another answer has begun in the conversation {self._key!r}; nothing is stored.")
+        if self._window is not None and self._window.outgrows(snapshot.state):
+            return refill(snapshot, self._window, self._counted).decided(decide)
         return decide(snapshot)
 
     def _fits_one_statement(self, change: Change) -> bool:
@@ -332,10 +340,10 @@ class Write:
             release_files([before.id], self._using)
         if change.relocation is not None:
             _relocate(messages, change.relocation)
-        if change.superseded and (self._keep_history or change.relocation is not None):
+        if change.superseded and (self._keep_history or change.relocation is not None or change.hidden):
             messages.filter(sequence__in=change.superseded).update(superseded=True)
         if change.taken_up:
-            gone = {*change.left, *change.superseded}
+            gone = change.superseded  # others that have left it already are before the window, and may come back
             taken_up = messages.filter(sequence__in=change.taken_up)
             taken_up.update(on_path=True)
             taken_up.exclude(sequence__in=gone).update(superseded=False)

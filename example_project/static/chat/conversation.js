@@ -19,6 +19,7 @@ export class Conversation {
     #rows = [];
     #older = null;
     #approvals = [];
+    #streamed = null; // the id of an answer in progress whose stream has all of it
     #fates = new Map();
     #unsent = null;
     #isSending = false;
@@ -102,8 +103,16 @@ export class Conversation {
     }
 
     async edit(message, words) {
+        await this.#replace(message, words, message.parts.filter(part => part.kind === "file"));
+    }
+
+    /** Send a message that the model did not accept again, without its files. */
+    async sendWithoutFiles(message) {
+        await this.#replace(message, textOf(message), []);
+    }
+
+    async #replace(message, words, files) {
         if (this.isBusy) return;
-        const files = message.parts.filter(part => part.kind === "file");
         const textPart = {kind: "text", text: words};
         this.page.transcript.cut(message.sequences[0] - 1);
         this.page.transcript.showSent([textPart, ...files]);
@@ -253,6 +262,7 @@ export class Conversation {
                 onLost: isLost => onStatus(isLost ? text("reconnecting") : ""),
                 onChange: (now, chunk) => {
                     answer = now;
+                    if (chunk?.type === "start") this.#hideStored(chunk);
                     if (chunk && chunk.type !== "start" && !isStored) {
                         isStored = true;
                         announce(text("answering"));
@@ -268,15 +278,23 @@ export class Conversation {
             if (whole?.state === "failed") onProblem(new Refused(whole.error, null));
             else if (whole?.parts.some(part => part.state === "waiting")) announce(text("may_run"));
             else announce(text(whole?.state === "stopped" ? "stopped" : "answered"));
-            this.#isSending = false;
+            [this.#isSending, this.#streamed] = [false, null];
             if (whole && isOurs) tellTabs(this.id);
             // If that fails, the answer stays as it was streamed.
             await this.#refresh(signal).catch(error => { if (!signal.aborted) onProblem(error); });
             this.page.onChange();
         } finally {
             cancelAnimationFrame(frame);
+            this.#streamed = null;
             if (!signal.aborted) this.#setBusy(false);
         }
+    }
+
+    /** Hide what is stored of an answer whose stream begins with *start*: the stream has all of it, unless it has waited. */
+    #hideStored({messageId, messageMetadata}) {
+        this.#streamed = messageMetadata?.createdAt ? messageId : null;
+        const stored = toMessages(this.#rows).findLast(message => message.id === this.#streamed);
+        if (stored) this.page.transcript.cut(stored.sequences[0] - 1);
     }
 
     /** The answer has started: the question is stored, and may have evicted others. */
@@ -338,7 +356,7 @@ export class Conversation {
     }
 
     #show({keepsTail = false} = {}) {
-        const messages = toMessages(this.#rows, this.#approvals);
+        const messages = toMessages(this.#rows, this.#approvals).filter(message => message.id !== this.#streamed);
         this.page.transcript.show(messages, this.#known(), {keepsTail});
         if (this.#unsent && !this.#isSending) this.page.transcript.showUnsent(this.#unsent.parts);
         this.page.onShown({isEmpty: !messages.length && !this.#unsent, hasOlder: this.#older !== null});

@@ -4,6 +4,8 @@ import {copyButton} from "./clipboard.js";
 import {element, iconButton, number, text} from "./dom.js";
 import {textOf} from "./messages.js";
 
+const REJECTED = {too_long: "rejected_length", content_filter: "rejected_content", file: "rejected_file", invalid: "rejected_other"};
+
 /** Return the foot of *message*. *does* has the actions of its buttons, *onEdit* begins an edit. */
 export function foot(message, isLast, does, onEdit) {
     const made = element("div", {class: "foot"}, element("span", {class: "fate"}));
@@ -13,11 +15,15 @@ export function foot(message, isLast, does, onEdit) {
     }
     if (message.role === "user") {
         made.append(iconButton("edit", text("edit"), onEdit, {"data-acts": ""}));
-        if (isLast) made.append(unanswered(() => does.retry(message)));
+        if (message.metadata.rejected) made.append(rejected(message, isLast, does));
+        else if (isLast) made.append(unanswered("unanswered", () => does.retry(message)));
     } else if (message.role === "assistant") {
         made.append(iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""}));
         if (message.written) made.append(rating(message, 5, does), rating(message, 1, does));
-        const {partial, isCut, model, input, output} = message.metadata;
+        const {partial, isCut, model, input, output, shortened} = message.metadata;
+        const waits = message.parts.some(part => part.state === "waiting");
+        if (isLast && !message.hasEnded && !waits) made.append(unanswered("unended", () => does.regenerate(message)));
+        if (shortened) made.append(element("span", {class: "note"}, text("shortened", {results: shares(shortened)})));
         if (isCut) made.append(element("span", {class: "note"}, text("cut")));
         if (partial) made.append(element("span", {class: "note"}, text("partial")));
         if (model && input !== undefined) {
@@ -35,9 +41,22 @@ export function unsentFoot({sendAgain, takeBack}) {
     return element("div", {class: "foot"}, words);
 }
 
-function unanswered(onclick) {
+/** Return that a question, or the rest of an answer, has no answer (*words*), with a button to try again. */
+function unanswered(words, onclick) {
     const retry = element("button", {type: "button", "data-acts": "", onclick}, text("retry"));
-    return element("span", {class: "unanswered"}, text("unanswered"), " ", retry);
+    return element("span", {class: "unanswered"}, text(words), " ", retry);
+}
+
+/** Return why the model did not accept a question, with a button that sends it without its files. */
+function rejected(message, isLast, does) {
+    const hasMore = message.parts.some(part => part.kind === "file") && textOf(message);
+    const without = isLast && hasMore && element("button", {type: "button", "data-acts": "", onclick: () => does.sendWithoutFiles(message)}, text("without_files"));
+    return element("span", {class: "rejected"}, text(REJECTED[message.metadata.rejected] ?? "rejected_other"), " ", without || null);
+}
+
+/** Return how much of each result the model was sent. */
+function shares(shortened) {
+    return Object.values(shortened).map(([used, limit]) => text("tokens", {used: number(used), limit: number(limit)})).join(", ");
 }
 
 /** Return a button to rate an answer; pressed, it takes the rating back. */

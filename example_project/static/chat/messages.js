@@ -3,12 +3,13 @@
 /**
  * A user's message, everything of the assistant until the user's next message, or a system message.
  *
- * {role, sequences, parts, places, isComplete, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
+ * {role, sequences, parts, places, hasEnded, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
  * name, input, output, state, approval} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
  * *written* the sequence of its last row that the model wrote.
  */
 export function toMessages(rows, approvals = []) {
     const [messages, first] = [[], []];
+    let isComplete = true; // whether the last question has an answer that has ended
     for (const row of rows) {
         if (!row.message) continue; // the user may not read it
         const role = roleOf(row.message);
@@ -20,7 +21,8 @@ export function toMessages(rows, approvals = []) {
         const message = role === "assistant" && last?.role === role ? last : begin(messages, role, row);
         message.sequences.push(row.sequence);
         message.places.push(...first.splice(0));
-        message.isComplete &&= row.is_complete;
+        if (role === "user") isComplete = row.is_complete;
+        else message.hasEnded = isComplete && row.message.type === "AI" && !row.message.toolExecutionRequests?.length;
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);
         if (row.message.type === "AI") message.written = row.sequence;
@@ -29,6 +31,7 @@ export function toMessages(rows, approvals = []) {
             if (call) Object.assign(call, {state: "waiting", approval: waiting.id});
         }
         if (role === "assistant") addMetadata(message.metadata, row.metadata ?? {});
+        else if (row.metadata?.rejected) message.metadata.rejected = row.metadata.rejected;
     }
     return messages;
 }
@@ -43,7 +46,7 @@ function roleOf(stored) {
 }
 
 function begin(messages, role, row) {
-    const message = {role, id: idOf(row), sequences: [], parts: [], places: [], isComplete: true, metadata: {}};
+    const message = {role, id: idOf(row), sequences: [], parts: [], places: [], hasEnded: true, metadata: {}};
     messages.push(message);
     return message;
 }
@@ -60,8 +63,8 @@ function addParts(parts, stored) {
             if (stored.thinking) parts.push({kind: "reasoning", text: stored.thinking});
             if (stored.text) parts.push({kind: "text", text: stored.text});
             for (const call of stored.toolExecutionRequests ?? []) {
-                // A call without a result in the history will not get one.
-                parts.push({kind: "tool", id: call.id, name: call.name, input: call.arguments ?? "", output: "", state: "failed"});
+                // It has no result yet; what follows may be one.
+                parts.push({kind: "tool", id: call.id, name: call.name, input: call.arguments ?? "", output: "", state: "unknown"});
             }
             break;
         case "TOOL_EXECUTION_RESULT": {
@@ -88,10 +91,11 @@ function contents(stored) {
     });
 }
 
-function addMetadata(metadata, {model, usage, partial, feedback, ...stored}) {
+function addMetadata(metadata, {model, usage, partial, feedback, shortened, ...stored}) {
     if (model) metadata.model = model;
     if (partial) metadata.partial = true;
     if ((stored.finish_reason ?? stored.finishReason) === "length") metadata.isCut = true;
+    if (shortened) metadata.shortened = {...metadata.shortened, ...shortened};
     if (feedback) metadata.rating = feedback.rating;
     for (const name of ["input", "output"]) {
         if (usage?.[name] !== undefined) metadata[name] = (metadata[name] ?? 0) + usage[name];

@@ -17,6 +17,7 @@ const transcript = new Transcript(at("scroller"), at("messages"), {
     rate: (sequence, value) => conversation.rate(sequence, value),
     regenerate: message => conversation.regenerate(message),
     retry: message => conversation.regenerate(message),
+    sendWithoutFiles: message => conversation.sendWithoutFiles(message),
     sendAgain: () => conversation.sendAgain(),
     switchTo: to => conversation.switchTo(to),
     takeBack: () => conversation.takeBack(),

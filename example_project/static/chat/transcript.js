@@ -195,5 +195,6 @@ function bare(role, end) {
 function fateOf(message, fates) {
     const known = message.sequences.map(sequence => fates.get(sequence)).filter(Boolean);
     const isSent = known.length === 0 || known.some(fate => fate.isSent);
-    return {isSent, words: isSent ? "" : text(known[0].reason), reason: known[0]?.reason};
+    const isShown = !isSent && !message.metadata.rejected; // that is in its foot
+    return {isSent, words: isShown ? text(known[0].reason) : "", reason: known[0]?.reason};
 }

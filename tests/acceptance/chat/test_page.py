@@ -35,7 +35,7 @@ HOLD_STREAM = """
 EVICTING = ("What can you do?", "Count to 20", "Where do I live?", "What is 2 + 3?")
 """Messages that fill the memory, so that earlier ones are evicted."""
 
-REFUSED = re.compile(r"responded with a status of (401|409|429|503)|net::ERR_")
+REFUSED = re.compile(r"responded with a status of (401|409|413|429|503)|net::ERR_")
 """What the browser logs where a test has a request refused. Nothing asks for what does not exist: that is a 404."""
 
 LARGE_IMAGE = """async () => {
@@ -581,17 +581,25 @@ class TestEviction:
 
         assert "My name is Ada" in talk.page.locator(".call .outcome").last.inner_text()
 
-    def test_a_message_larger_than_the_memory_is_refused_with_the_reason(self, chat):
+    def test_a_message_larger_than_the_memory_is_refused_with_the_reason_and_stays_in_the_field(self, chat):
         talk = chat()
+        talk.say(NAMED[0])
+        before = talk.table
 
         talk.say("word " * 400)
 
-        assert "Your message is too long for this chat" in talk.page.locator("#problem").inner_text()
-        assert "evicted" in talk.page.locator(".message.user .fate").inner_text()
-        assert "There is no answer." in talk.page.locator(".message.user .foot").inner_text()
-        assert talk.page.locator(".message.user .unanswered button").is_hidden()  # it could not work
-        talk.say("Hello")
-        assert len(talk.answers) == 1
+        problem = talk.page.locator("#problem").inner_text()
+        assert re.fullmatch(
+            r"Your message is too long for this chat: with all that is sent along, it needs \d+ tokens, and 240 fit\. "
+            r"Send a shorter one\.",
+            problem,
+        )
+        assert talk.page.locator("#say").input_value() == "word " * 400
+        assert talk.questions == [NAMED[0]]
+        assert talk.table == before
+        shoot(talk.page, "refused")
+        talk.say("What is my name?")
+        assert talk.answers[-1].startswith("Your name is Ada.")
 
     def test_the_gauge_is_proportional_to_the_messages_tokens(self, chat):
         talk = chat()
@@ -667,6 +675,113 @@ class TestEviction:
         talk.page.wait_for_function("() => !document.getElementById('conversations').textContent.includes('Erasmus')")
         talk.page.goto(address)
         talk.page.wait_for_selector("#welcome:visible")
+
+
+SOUND = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
+
+BY_HAND = """async ([id, sequence, metadata]) => {
+    // What a model's server has done to a message.
+    const headers = {"Content-Type": "application/json", "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)[1]};
+    const path = `/api/conversations/${id}/messages/${sequence}/`;
+    return (await fetch(path, {method: "PATCH", headers, body: JSON.stringify({metadata})})).status;
+}"""
+
+
+class TestInWords:
+    @pytest.mark.parametrize(
+        ("language", "note", "button"),
+        [
+            ("en-GB", "The model did not accept this: it does not take the file.", "Send without the file"),
+            (
+                "de-DE",
+                "Das Modell hat das nicht angenommen: Mit der Datei kann es nicht umgehen.",
+                "Ohne die Datei senden",
+            ),
+        ],
+    )
+    def test_a_rejected_question_says_why_and_is_sent_without_the_file(self, chat, axe, language, note, button):
+        talk = chat(language=language)
+        page = talk.page
+        page.set_input_files("input[type=file]", [{"name": "a.wav", "mimeType": "audio/wav", "buffer": SOUND}])
+        page.wait_for_selector("#composer .named")
+
+        talk.say("Count to 3")
+
+        question = page.locator(".message.user")
+        assert note in question.locator(".foot").inner_text()
+        assert page.locator("#problem").is_visible()
+        assert axe(page) == []
+        shoot(page, f"rejected-{language}")
+        page.reload()
+        question.get_by_role("button", name=button).press("Enter")
+        page.wait_for_selector(".message.assistant:not(.live)")
+        talk.wait()
+        assert talk.answers[0].startswith("1, 2, 3.")
+        assert talk.questions == ["Count to 3"]
+        assert page.locator(".rejected").count() == 0
+        assert page.locator("#problem").is_hidden()
+
+    def test_a_rejected_question_stays_with_the_reason_and_the_chat_goes_on(self, chat):
+        talk = chat()
+        talk.say("Hello", "Count to 3")
+        [memory_id] = re.findall(r"chat=([0-9a-f-]+)", talk.page.url)
+
+        for reason, note in (
+            ("content_filter", "its filter"),
+            ("too_long", "too long"),
+            ("invalid", "not accept this."),
+        ):
+            assert talk.page.evaluate(BY_HAND, [memory_id, 2, {"rejected": reason}]) == 200
+            talk.page.reload()
+            talk.page.locator(".rejected", has_text=note).wait_for()
+
+        assert talk.message("Hello").get_by_role("button", name="Try again").count() == 0
+
+    def test_an_answer_names_the_results_of_which_the_model_was_sent_the_beginning(self, chat, axe):
+        talk = chat()
+        talk.say("My " + "very " * 60 + "long story is about tea", "Search for story")
+
+        answer = talk.page.locator(".message.assistant").last
+        note = answer.locator(".note", has_text="The model was sent only the beginning of long results")
+        assert re.search(r": \d+ of \d+ tokens\.$", note.inner_text())
+        assert axe(talk.page) == []
+        shoot(talk.page, "shortened")
+
+    @pytest.mark.parametrize(("language", "words"), [("en-GB", "outcome unknown"), ("de-DE", "Ausgang unbekannt")])
+    def test_a_call_whose_result_was_never_stored_has_an_unknown_outcome_and_the_answer_goes_on(
+        self, chat, axe, language, words
+    ):
+        talk = chat(language=language)
+        call = {"id": "c1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+        messages = [
+            {"role": "user", "content": "What time is it?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ]
+        talk.page.goto(f"/?chat={talk.page.evaluate(BY_REST, messages)}")
+
+        shown = talk.page.locator(".call")
+        shown.wait_for()
+        assert shown.get_attribute("data-state") == "unknown"
+        assert words in shown.locator(".outcome").inner_text()
+        assert axe(talk.page) == []
+        shoot(talk.page, f"unknown-{language}")
+        talk.page.locator(".message.assistant .unanswered button").click()
+        talk.page.wait_for_selector(".message.assistant:not(.live) .text")
+        talk.wait()
+        assert talk.page.locator(".unanswered").count() == 0
+
+    def test_what_is_stored_of_an_answer_in_progress_is_shown_once(self, chat):
+        talk = chat()
+        talk.begin("What is the weather in Bergen, and count to 150")
+        talk.page.wait_for_selector(".live .call[data-state=done]")
+        talk.page.wait_for_selector(".live .text")
+
+        talk.page.reload()
+        talk.page.wait_for_selector(".live .text")
+
+        assert talk.page.locator(".call").count() == 1
+        talk.wait()
+        assert talk.page.locator(".call").count() == 1
 
 
 WRITTEN = """Here it is:

@@ -88,6 +88,32 @@ def test_each_message_shows_its_reason(reader, settings):
     }
 
 
+def test_messages_that_come_back_as_the_window_grew_show_it(reader, settings):
+    conversation = talk_of(*(UserMessage(str(number)) for number in range(1, 6)), max_messages=2)
+
+    settings.CHATMEMORY = window(max_messages=4)
+    assert badges(shown(reader, conversation)) == {
+        1: "evicted",
+        2: "in the memory again",
+        3: "in the memory again",
+        4: "in the memory",
+        5: "in the memory",
+    }
+    settings.CHATMEMORY = window(max_messages=4, refill=False)
+    assert badges(shown(reader, conversation))[3] == "evicted"
+
+
+def test_even_a_memory_that_is_empty_as_stored_shows_what_comes_back(reader, settings):
+    conversation = talk_of(UserMessage("1"), AiMessage(tool_execution_requests=[CALL]), max_messages=2)
+    MessageWindowChatMemory(max_messages=1, id="c", store=DjangoChatMemoryStore()).add(
+        ToolExecutionResultMessage("1", "weather", "fine")
+    )
+
+    settings.CHATMEMORY = window(max_messages=4)
+    assert Conversation.objects.get().memory_messages == 0
+    assert set(badges(shown(reader, conversation)).values()) == {"in the memory again"}
+
+
 def test_a_message_with_some_calls_not_sent_shows_it(reader, settings):
     settings.CHATMEMORY = window(max_messages=5, repair_tools=True)
     other = ToolExecutionRequest(id="2", name="trains", arguments="{}")

@@ -45,6 +45,7 @@ METADATA = st.builds(
     model_name=st.one_of(st.none(), TEXTS),
     finish_reason=st.one_of(st.none(), st.sampled_from(FinishReason)),
     token_usage=st.one_of(st.none(), st.builds(TokenUsage, st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 9))),
+    attributes=st.sampled_from([{}, {"shortened": {"c": [1, 2]}}, {"shortened": {"c": [1, 3], "d": [4, 5]}}]),
 )
 RESPONSES = st.builds(
     ChatResponse,
@@ -96,6 +97,7 @@ def rows_of_answer(events: Sequence[AssistantEvent], answer_id: str) -> list[Sto
 def _metadata(response: ChatResponse) -> dict[str, Any]:
     known, usage = response.metadata, response.metadata.token_usage
     stored = {
+        **known.attributes,
         "model": known.model_name,
         "finish_reason": known.finish_reason and known.finish_reason.value,
         "usage": usage and {"input": usage.input, "output": usage.output, "total": usage.total},

@@ -168,7 +168,9 @@ def test_W034_needs_a_limit_that_is_the_same_for_all_memories(settings, memory, 
 
 
 @pytest.mark.parametrize(
-    "memory", [lambda memory_id: 1 / 0, {}, {"CLASS": "nowhere", "OPTIONS": 3}, "nowhere"], ids=repr
+    "memory",
+    [lambda memory_id: 1 / 0, {}, {"CLASS": "nowhere", "OPTIONS": 3}, "nowhere"],
+    ids=["by its id", "empty", "unknown", "path"],
 )
 def test_W034_leaves_an_invalid_memory_and_one_by_its_id_to_other_checks(settings, memory):
     settings.CHATMEMORY = {"CHAT": {"ASSISTANT": assistant}, "MEMORY": memory}
@@ -187,7 +189,17 @@ def test_W031_suggests_a_setting(settings):
 @pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
 @pytest.mark.parametrize(
     "name",
-    ["MAX_BODY_BYTES", "MAX_TEXT_LENGTH", "MAX_PARTS", "MAX_MESSAGES", "MAX_STREAMS", "MAX_ANSWERS", "WAIT_SECONDS"],
+    [
+        "MAX_BODY_BYTES",
+        "MAX_TEXT_LENGTH",
+        "MAX_PARTS",
+        "MAX_MESSAGES",
+        "MAX_STREAMS",
+        "MAX_ANSWERS",
+        "WAIT_SECONDS",
+        "END_SECONDS",
+        "RUN_SECONDS",
+    ],
 )
 def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
     assert found(settings, {name: value}) == ["chatmemory.E032"]

@@ -276,7 +276,7 @@ class TestCalls:
         tool = Tool(refund, description="Pay back.", needs_approval=lambda amount: amount > 50)
         request = ToolExecutionRequest("1", "refund", f'{{"amount": {amount}}}')
 
-        assert not tool.must_ask(request, {})
+        assert tool.approver(request, {}) is None
         assert call(refund, request.arguments).is_error
         assert refunded == []
 

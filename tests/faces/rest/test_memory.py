@@ -55,6 +55,23 @@ class TestReading:
         assert {each["in_memory"] for each in response.json()["messages"]} == {True}
         assert response["ETag"] == api.get(f"{ROOT}c/")["ETag"]
 
+    def test_a_window_that_grew_is_filled_again(self, api, begin, django_assert_num_queries):
+        begin("c", SystemMessage("be brief"), *users(2, 3, 4, 5))
+
+        with django_assert_num_queries(3):
+            response = api.get(MEMORY, {"max_messages": 4})
+
+        assert sent(response) == [1, 3, 4, 5]
+        assert {each["in_memory"] for each in response.json()["messages"]} == {True}
+        assert explained(api, max_messages=4) == [
+            (2, False, "evicted"),
+            (1, True, "pinned"),
+            (3, True, "refilled"),
+            (4, True, "in_window"),
+            (5, True, "in_window"),
+        ]
+        assert sent(api.get(MEMORY)) == [1, 4, 5]
+
     def test_takes_a_statement_for_the_conversation_and_one_for_its_rows(self, api, begin, django_assert_num_queries):
         begin("c", SystemMessage("be brief"), *users(2, 3, 4, 5))
 

@@ -308,7 +308,7 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
             yield "only who is killed dies"
         case "busy" if is_alone:
             yield "who asks alone is not refused for another answer in progress"
-        case "busy" if asked:
+        case "busy" if asked and not act.by_staff:  # what they decided had asked it before
             yield "of who is refused for another answer in progress, the model is not asked"
         case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS or is_gone):
             yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"

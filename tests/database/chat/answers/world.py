@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator, Sequence
@@ -26,6 +27,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.chat import model as models
 from chatmemory_django.chat.answers.too_long import QuestionTooLongError
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Decision, NotPendingError, Resume
+from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
 from chatmemory_django.chat.runs.answers import BusyError
@@ -37,7 +39,7 @@ from tests.estimators import ADDITIVE_WORDS
 
 # What is assumed of the package besides the imports above, all in one place.
 MAX_ROUNDS = 5
-TOO_LONG = "Your message is too long"
+TOO_LONG = "Your message is too long for this chat"
 """How the text for users begins if a question was refused."""
 ANOTHER = "Another answer"
 """How the text of 409 begins if another answer is in progress; any other 409 is about the conversation itself."""
@@ -331,7 +333,7 @@ def perform(act: Act) -> Outcome:
     world.counts.clear()
     try:
         if act.by_staff:
-            _decide_as_staff(act)
+            _decide_as_staff(act)  # the answer goes on by itself; then its question is sent again
         if act.way == "post":
             return run(asyncio.wait_for(_Page(act).outcome(), 60))
         return _asked_of_assistant(act)
@@ -340,20 +342,23 @@ def perform(act: Act) -> Outcome:
 
 
 def _decide_as_staff(act: Act) -> None:
-    """Record the decisions by REST, one by one; what is refused there is not decided."""
+    """Decide by REST, one by one, and wait until nothing runs; what is refused there is not decided."""
     token, _ = Token.objects.get_or_create(user=User.objects.get(username="staff"))
     client = Client(headers={"Authorization": f"Bearer {token.key}"})
     for name, approved in act.decisions:
         body = {"id": name, "approved": approved}
         client.post(f"/api/conversations/{act.memory_id}/approvals/", body, content_type="application/json")
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join()
 
 
 def _asked_of_assistant(act: Act) -> Outcome:
     assistant, question = assistant_of(None), act.question
     message: Any = None if act.after is not None else question.text
     options: dict[str, Any] = {"owner": User.objects.get(username="ann"), "persist": act.persist}
-    if act.kind == "decide":
-        message = Resume(*(() if act.by_staff else [Decision(*each) for each in act.decisions]))
+    if act.kind == "decide" and not act.by_staff:
+        message = Resume(*(Decision(*each) for each in act.decisions))
     elif act.after is not None:
         options["after"] = act.after
     else:
@@ -418,7 +423,7 @@ class _Page:
     def body(self) -> dict[str, Any]:
         question, chat = self.act.question, {"id": self.act.memory_id}
         message = {"id": question.client_id, "role": "user", "parts": [{"type": "text", "text": question.text}]}
-        if self.act.kind == "decide":
+        if self.act.kind == "decide" and not self.act.by_staff:
             parts = [
                 {"type": "tool-refund", "state": "approval-responded", "approval": {"id": name, "approved": approved}}
                 for name, approved in self.act.decisions

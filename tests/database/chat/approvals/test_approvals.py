@@ -8,24 +8,32 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.exceptions import PermissionDenied
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import F
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume, approving
+from chatmemory_django.chat.approvals.resuming import DECIDED
+from chatmemory_django.chat.approvals.waiting import UNKNOWN, pending_calls, shown_approvals
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, UnavailableError
-from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, InvalidRequestError, UnavailableError
+from chatmemory_django.chat.models import Run, ToolApproval
+from chatmemory_django.chat.runs.leases import DEAD_AFTER
+from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.tools import Tool
+from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.stores.base import BusyError, LeaseLostError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
@@ -41,7 +49,7 @@ DOWN = UnavailableError("The model's server cannot be reached.")
 class Site:
     """An assistant with a tool that needs an approval, and what it has paid."""
 
-    def __init__(self, *answers, needs_approval=True, **options):
+    def __init__(self, *answers, needs_approval=True, approve_by="owner", **options):
         self.paid = []
         self.during = None
         self.model = ScriptedModel(*(answers or (calling(PAY, text="I pay."), "Done.")))
@@ -59,7 +67,8 @@ class Site:
             """Look."""
             return "Seen."
 
-        self.assistant = Assistant(self.model, tools=[Tool(pay, needs_approval=needs_approval), look], **options)
+        tool = Tool(pay, needs_approval=needs_approval, approve_by=approve_by)
+        self.assistant = Assistant(self.model, tools=[tool, look], **options)
 
     def ask(self, message="Pay 5.", **options):
         """Ask, and return the calls for which the answer waits."""
@@ -67,8 +76,18 @@ class Site:
             self.assistant.chat(self.memory_id, message, **options)
         return caught.value.requests
 
-    def decide(self, request, approved=True, reason="", **options):
-        return self.assistant.chat(self.memory_id, Resume(Decision(request.id, approved, reason)), **options)
+    def decide(self, request, approved=True, reason="", by=None, **options):
+        return self.assistant.chat(self.memory_id, Resume(Decision(request.id, approved, reason), by=by), **options)
+
+    def record(self, request, approved=True, by=None):
+        """Decide as REST does, where nothing runs."""
+        approving.decide(Conversation.objects.all(), self.memory_id, [Decision(request.id, approved)], by)
+
+    def die_while_it_runs(self, request):
+        """Approve a call, and let the process that runs it die; another one has taken the conversation since."""
+        self.record(request)
+        approving.claim(Conversation.objects.all(), self.memory_id)
+        Conversation.objects.update(fence=F("fence") + 1)
 
     @property
     def conversation(self):
@@ -84,7 +103,7 @@ class Site:
 
     @property
     def pending(self):
-        return approving.pending_calls(self.conversation)
+        return pending_calls(self.conversation)
 
 
 @pytest.fixture(params=["late", "early"])
@@ -100,7 +119,26 @@ class TestAsking:
         assert site.history == [UserMessage("Pay 5."), calling(PAY, text="I pay.")]
         assert request.call == calling(PAY).tool_execution_requests[0]
         assert [(approval.id, call) for approval, call in site.pending] == [(request.id, request.call)]
+
+    def test_the_question_is_complete_once_the_answer_has_ended(self, site):
+        [request] = site.ask()
+        assert Message.objects.incomplete().get().text == "Pay 5."
+
+        site.decide(request)
+
         assert not Message.objects.incomplete().exists()
+
+    @pytest.mark.parametrize("way", ["again", "regenerate"])
+    def test_the_same_question_again_and_a_regeneration_have_the_same_requests_without_the_model(self, site, way):
+        [request] = site.ask(client_message_id="q1")
+
+        again = {"again": ("Pay 5.", {"client_message_id": "q1"}), "regenerate": (None, {"after": 1})}
+        message, options = again[way]
+        assert site.ask(message, **options) == (request,)
+
+        assert len(site.model.requests) == 1
+        assert site.decide(request) == "Done."
+        assert site.paid == [5]
 
     @pytest.mark.parametrize("way", ["stream", "astream", "achat"])
     def test_each_way_of_asking_reports_that_the_answer_waits(self, site, way):
@@ -257,12 +295,13 @@ class TestDeciding:
         [request] = site.ask()
         with pytest.raises(NotPendingError, match="waits for a decision"):
             site.assistant.chat(site.memory_id, Resume())
-        approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], 7)
+        ann = get_user_model().objects.create_user("ann")
+        approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], ann)
 
         assert site.paid == []
         assert site.assistant.chat(site.memory_id, Resume()) == "Done."
         assert site.paid == [5]
-        assert ToolApproval.objects.get().decided_by == "7"
+        assert ToolApproval.objects.get().decided_by == str(ann.pk)
 
     def test_of_two_decisions_the_first_one_counts(self, site):
         [request] = site.ask()
@@ -294,6 +333,23 @@ class TestDeciding:
             site.decide(first)
         assert site.decide(second) == "Done."
         assert site.paid == [5, 7]
+
+    def test_a_later_call_may_have_its_id(self):
+        site = Site(calling(PAY), calling(("c1", "look", "{}")), "Done.")
+        [request] = site.ask()
+
+        assert site.decide(request) == "Done."
+        assert [result.text for result in site.results] == ["Paid 5.", "Seen."]
+
+    def test_if_the_model_rejects_the_results_these_are_notes_and_the_question_stays(self):
+        site = Site(calling(PAY), InvalidRequestError("No."), "Done.", persist="early")
+        [request] = site.ask()
+
+        with pytest.raises(InvalidRequestError):
+            site.decide(request)
+
+        rejected = [row.sequence for row in Message.objects.all() if "rejected" in (row.metadata or {})]
+        assert rejected == [3]
 
     def test_a_tool_that_fails_and_one_that_is_gone_are_errors_for_the_model(self, site):
         [request] = site.ask()
@@ -362,7 +418,6 @@ class TestWhoAndWhat:
             lambda memory: memory.remove(2),
             lambda memory: memory.clear(),
             lambda memory: memory.set([UserMessage("New.")]),
-            lambda memory: memory.add(UserMessage("Else.")),
             lambda memory: memory.pop(),
             lambda memory: memory.evict(2),
         ]
@@ -439,6 +494,24 @@ class TestWhoAndWhat:
         ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(seconds=2))
         assert site.pending == []
 
+    def test_an_approved_call_that_was_not_run_in_time_is_not_run_any_more(self, site):
+        [request] = site.ask()
+        site.record(request)
+        ToolApproval.objects.update(decided_at=timezone.now() - datetime.timedelta(days=2))
+
+        assert site.assistant.chat(site.memory_id, Resume()) == "Done."
+        assert (site.paid, site.results[0].text) == ([], approving.EXPIRED)
+        assert ToolApproval.objects.get().approved
+
+    def test_one_that_was_approved_late_has_its_time_from_then_on(self, site):
+        [request] = site.ask()
+        ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(hours=23))
+        site.record(request)
+        ToolApproval.objects.update(decided_at=timezone.now() - datetime.timedelta(hours=2))
+
+        assert site.assistant.chat(site.memory_id, Resume()) == "Done."
+        assert site.paid == [5]
+
 
 class TestTheNextQuestion:
     @pytest.mark.parametrize("options", [{}, {"memory_options": {"repair_tools": True}}])
@@ -471,21 +544,21 @@ class TestTheNextQuestion:
         approving.decide(Conversation.objects.all(), site.memory_id, [Decision(request.id, approved=True)], None)
         approving.claim(Conversation.objects.all(), site.memory_id)  # a process that dies here
 
-        with pytest.raises(NotPendingError, match="a call that runs"):
-            site.assistant.chat(site.memory_id, Resume())
         assert site.assistant.chat(site.memory_id, "And?") == "Done."
-        assert [each.text for each in site.results] == [approving.UNKNOWN]
+        assert [each.text for each in site.results] == [UNKNOWN]
         assert site.paid == []
 
-    def test_while_an_approved_call_runs_its_result_is_not_stored(self, site):
+    def test_is_refused_while_an_approved_call_runs(self, site):
         [request] = site.ask()
-        site.during = lambda: site.assistant.chat(site.memory_id, "And?")
 
-        with pytest.raises(NotPendingError, match="has gone on without the results"):
-            site.decide(request)
-        assert site.paid == [5]
-        assert [each.text for each in site.results] == [approving.UNKNOWN]
-        assert repair_tools(site.history) == site.history
+        def meanwhile():
+            with pytest.raises(BusyError):
+                site.assistant.chat(site.memory_id, "And?")
+
+        site.during = meanwhile
+        assert site.decide(request) == "Done."
+        assert [each.text for each in site.results] == ["Paid 5."]
+        assert UserMessage("And?") not in site.history
 
     def test_a_call_that_was_approved_but_not_run_is_not_run_any_more(self, site):
         [request] = site.ask()
@@ -494,6 +567,273 @@ class TestTheNextQuestion:
         site.assistant.chat(site.memory_id, "And?")
 
         assert ([each.text for each in site.results], site.paid) == ([approving.WITHDRAWN], [])
+
+
+class TestWhoApproves:
+    """A permission in place of the owner: its holders decide, whatever was asked and answered since."""
+
+    PERMISSION = "auth.change_user"
+
+    @pytest.fixture
+    def ann(self):
+        return get_user_model().objects.create_user("ann")
+
+    @pytest.fixture
+    def clerk(self):
+        clerk = get_user_model().objects.create_user("clerk")
+        clerk.user_permissions.add(Permission.objects.get(codename="change_user"))
+        return clerk
+
+    @pytest.fixture(params=["late", "early"])
+    def shop(self, request):
+        return Site(
+            calling(PAY, text="I pay."), "Sunny.", "It is paid.", approve_by=self.PERMISSION, persist=request.param
+        )
+
+    def test_who_has_it_and_not_the_owner(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        assert request.approve_by == ToolApproval.objects.get().approve_by == self.PERMISSION
+
+        for by in (None, ann):
+            with pytest.raises(PermissionDenied, match=r"is approved by 'auth\.change_user'"):
+                shop.decide(request, owner=ann, by=by)
+        assert shop.decide(request, owner=ann, by=clerk) == "Sunny."
+        assert shop.paid == [5]
+        assert ToolApproval.objects.get().decided_by == str(clerk.pk)
+
+    def test_a_function_of_the_arguments_decides_who(self):
+        site = Site(
+            calling(PAY, ("c2", "pay", '{"amount": 500}')),
+            approve_by=lambda amount: self.PERMISSION if amount > 100 else "owner",
+        )
+
+        assert [request.approve_by for request in site.ask()] == ["owner", self.PERMISSION]
+
+    def test_if_it_fails_or_returns_neither_staff_do(self):
+        for wrong in (lambda amount: 1 / 0, lambda amount: "boss"):
+            [request] = Site(approve_by=wrong).ask()
+            assert request.approve_by == "chatmemory.approve_conversation"
+
+    def test_anything_else_is_refused(self):
+        async def ask(amount: int) -> str:
+            return "owner"
+
+        for wrong in ("boss", None, "", ".", "x." + 255 * "x", ask):
+            with pytest.raises(ValueError, match="approve_by must be 'owner', a permission like"):
+                Tool(lambda: "", name="x", description="X.", approve_by=wrong)
+
+    def test_the_owners_next_question_is_answered_and_the_call_waits_on(self, shop, ann):
+        [request] = shop.ask(owner=ann)
+
+        assert shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann) == "Sunny."
+
+        [pending] = [approval for approval, _ in shop.pending]
+        assert pending.id == request.id
+        [_, call, result, question] = shop.model.sent[-1]
+        assert (call, question) == (calling(PAY, text="I pay."), UserMessage("And the weather?"))
+        assert (result.id, result.text, result.is_error) == ("c1", approving.WAITS, True)
+        assert shop.results == []
+
+    @pytest.mark.parametrize("way", ["chat", "achat"])
+    def test_the_decision_then_begins_an_answer_of_its_own(self, shop, ann, clerk, way):
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        if way == "chat":
+            assert shop.decide(request, owner=ann, by=clerk, answer_id="late") == "It is paid."
+        else:
+            resume = Resume(Decision(request.id, approved=True), by=clerk)
+            options = {"owner": ann, "answer_id": "late"}
+            assert run(shop.assistant.achat(shop.memory_id, resume, **options)) == "It is paid."
+
+        assert shop.paid == [5]
+        paid, told = shop.history[-2:]
+        assert (paid.text, told) == ("Paid 5.", AiMessage("It is paid."))
+        [asked, call, result, *between, note] = shop.model.sent[-1]
+        assert [asked, call, result] == [*shop.history[:2], paid]
+        assert between == shop.history[2:4]
+        assert note == UserMessage(DECIDED)
+        assert shop.conversation.history().last().client_message_id == "late"
+        assert not Message.objects.incomplete().exists()
+
+    def test_its_question_sent_again_has_the_same_requests_and_later_the_stored_answer(self, shop, ann, clerk):
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert shop.ask(**options) == (request,)
+        shop.decide(request, owner=ann, by=clerk)
+        asked = len(shop.model.requests)
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (len(shop.model.requests), shop.paid) == (asked, [5])
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_its_question_sent_again_lets_it_go_on_once_it_is_decided(self, ann, clerk, fails):
+        shop = Site(calling(PAY), "Sunny.", *([DOWN] if fails else []), "It is paid.", approve_by=self.PERMISSION)
+        options = {"owner": ann, "client_message_id": "q1"}
+        [request] = shop.ask(**options)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        if fails:
+            with pytest.raises(UnavailableError):
+                shop.decide(request, owner=ann, by=clerk)
+        else:
+            shop.record(request, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", **options) == "It is paid."
+
+        assert (shop.paid, [row.text for row in Message.objects.incomplete()]) == ([5], [])
+
+    def test_so_does_a_denial(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        shop.decide(request, approved=False, reason="No.", owner=ann, by=clerk)
+
+        assert (shop.paid, shop.results[0].text) == ([], f"{approving.DENIED} The reason: No.")
+
+    def test_what_was_denied_elsewhere_the_model_reads_with_the_next_question(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        shop.record(request, approved=False, by=clerk)
+
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert [each.text for each in shop.results] == [approving.DENIED]
+        assert ToolApproval.objects.get().state == "ended"
+
+    def test_what_was_approved_elsewhere_runs_after_the_next_question(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        shop.record(request, by=clerk)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert shop.assistant.chat(shop.memory_id, Resume(), owner=ann) == "It is paid."
+        assert shop.paid == [5]
+
+    def test_if_the_model_fails_then_it_is_asked_once_more(self, ann, clerk):
+        shop = Site(calling(PAY), "Sunny.", DOWN, "It is paid.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.decide(request, owner=ann, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, Resume(), owner=ann) == "It is paid."
+        assert shop.paid == [5]
+        with pytest.raises(NotPendingError):
+            shop.assistant.chat(shop.memory_id, Resume(), owner=ann)
+
+    def test_two_calls_with_one_id_have_each_their_result(self, ann, clerk):
+        again = calling(("c1", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), again, "Paid.", "Paid, too.", approve_by=self.PERMISSION)
+        [first] = shop.ask(owner=ann)
+        [second] = shop.ask("Pay 7.", owner=ann)
+
+        shop.decide(first, owner=ann, by=clerk)
+        shop.decide(second, owner=ann, by=clerk)
+
+        calls = [each.tool_execution_requests for each in shop.history if isinstance(each, AiMessage)]
+        results = {result.id: result.text for result in shop.results}
+        assert [results[call.id] for [call] in filter(None, calls)] == ["Paid 5.", "Paid 7."]
+
+    def test_the_question_ends_what_its_asker_may_decide_beside_what_waits_for_others(self, ann):
+        site = Site(
+            calling(PAY, ("c2", "pay", '{"amount": 500}')),
+            "Sunny.",
+            approve_by=lambda amount: self.PERMISSION if amount > 100 else "owner",
+        )
+        [_, second] = site.ask(owner=ann)
+
+        site.assistant.chat(site.memory_id, "And the weather?", owner=ann)
+
+        assert [approval.id for approval, _ in site.pending] == [second.id]
+        assert [each.text for each in site.model.sent[-1] if isinstance(each, ToolExecutionResultMessage)] == [
+            approving.PASSED_OVER,
+            approving.WAITS,
+        ]
+
+    def test_messages_that_others_add_do_not_end_it(self, site):
+        [request] = site.ask()
+        get_chat_memory(site.memory_id).add(UserMessage("By the way."), AiMessage("Yes?"))
+
+        assert site.decide(request) == "Done."
+        assert site.paid == [5]
+        assert site.model.sent[-1][-1] == UserMessage(DECIDED)
+
+    def test_context_of_the_site_comes_before_the_note_and_is_of_the_first_question(self, ann, clerk):
+        asked = []
+
+        def context(question):
+            asked.append(question.single_text)
+            return "It rains."
+
+        shop = Site(calling(PAY), "Sunny.", "It is paid.", approve_by=self.PERMISSION, context=context)
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        shop.decide(request, owner=ann, by=clerk)
+
+        assert asked == ["Pay 5.", "And the weather?", "Pay 5."]
+        assert shop.model.sent[-1][-1] == UserMessage(f"It rains.\n\n{DECIDED}")
+
+
+class TestInterruptions:
+    """A process that dies while an approved call runs."""
+
+    def test_a_result_is_kept_although_the_next_call_is_interrupted(self):
+        site = Site(calling(PAY, ("c2", "pay", '{"amount": 7}')), "Done.")
+        first, second = site.ask()
+
+        def die():
+            if site.paid[-1] == 7:
+                raise KeyboardInterrupt
+
+        site.during = die
+        with pytest.raises(KeyboardInterrupt):
+            site.assistant.chat(site.memory_id, Resume(*(Decision(each.id, approved=True) for each in (first, second))))
+
+        assert [result.text for result in site.results] == ["Paid 5."]
+        states = dict(ToolApproval.objects.values_list("id", "state"))
+        assert (states[first.id], states[second.id]) == ("ended", "running")
+
+    @pytest.mark.parametrize("way", ["click", "resume", "retry"])
+    def test_the_next_who_takes_the_conversation_lets_the_answer_go_on_and_runs_nothing_again(self, site, way):
+        [request] = site.ask(client_message_id="q1", persist="early")
+        site.die_while_it_runs(request)
+        message = {
+            "click": Resume(Decision(request.id, approved=True)),
+            "resume": Resume(),
+            "retry": UserMessage("Pay 5."),
+        }
+        options = {"client_message_id": "q1" if way == "retry" else None, "persist": "early"}
+
+        assert site.assistant.chat(site.memory_id, message[way], **options) == "Done."
+
+        assert site.paid == []
+        assert [each.text for each in site.results] == [UNKNOWN]
+        assert site.history[-1] == AiMessage("Done.")
+        assert ToolApproval.objects.get().state == "ended"
+
+    def test_it_is_shown_as_having_ended(self, site):
+        [request] = site.ask()
+        site.die_while_it_runs(request)
+
+        rows = list(site.conversation.history().order_by("sequence"))
+        [_, answer] = to_ui_messages(rows, shown_approvals(site.conversation, rows))
+
+        assert answer["parts"][-1]["state"] == "output-error"
+        assert answer["parts"][-1]["errorText"] == UNKNOWN
+
+    def test_a_result_that_comes_after_that_is_not_stored(self, site):
+        [request] = site.ask()
+
+        def seem_dead():
+            Run.objects.update(lease=before(DEAD_AFTER + 1))
+            site.assistant.chat(site.memory_id, "And?")
+
+        site.during = seem_dead
+        with pytest.raises(LeaseLostError):
+            site.decide(request)
+        assert site.paid == [5]
+        assert [each.text for each in site.results] == [UNKNOWN]
+        assert repair_tools(site.history) == site.history
 
 
 class TestRaces:
@@ -507,7 +847,7 @@ class TestRaces:
             try:
                 start.wait(20)
                 outcomes.append(site.decide(request, approved))
-            except (NotPendingError, ApprovalRequiredError) as exc:
+            except (NotPendingError, BusyError) as exc:
                 outcomes.append(type(exc).__name__)
             finally:
                 connection.close()
@@ -524,16 +864,26 @@ class TestRaces:
         assert len(site.results) == 1
         assert outcomes.count("Done.") == 1
 
-    def test_two_processes_that_run_two_calls_at_once_leave_one_answer(self):
+    def test_while_one_call_runs_nobody_runs_another_one_beside_it(self):
         site = Site(calling(PAY, ("c2", "pay", '{"amount": 7}')), "Done.")
         first, second = site.ask()
 
         def meanwhile():
-            site.during = None
-            with pytest.raises(ApprovalRequiredError):
+            with pytest.raises(BusyError):
                 site.decide(second)
 
         site.during = meanwhile
+        with pytest.raises(ApprovalRequiredError):
+            site.decide(first)
+        site.during = None
+        assert site.decide(second) == "Done."
+        assert site.paid == [5, 7]
+
+    def test_what_is_decided_elsewhere_while_a_call_runs_runs_after_it_in_the_same_answer(self):
+        site = Site(calling(PAY, ("c2", "pay", '{"amount": 7}')), "Done.")
+        first, second = site.ask()
+
+        site.during = lambda: site.record(second)
         assert site.decide(first) == "Done."
         assert site.paid == [5, 7]
         assert [each for each in site.history if isinstance(each, AiMessage)][1:] == [AiMessage("Done.")]

@@ -204,7 +204,7 @@ class TestAnswers:
 
         assert recorded() == [COMPLETED]
 
-    def test_an_answer_that_is_made_anew_is_another_call(self, ann):
+    def test_an_answer_that_is_regenerated_is_another_call(self, ann):
         assistant = Assistant(ScriptedModel("Yes"))
         assistant.chat("c", "Tea?", owner=ann)
         assistant.chat("c", None, after=1, owner=ann)

@@ -172,6 +172,26 @@ class TestEnds:
         assert work.ends == 1
         assert "was given up" in caplog.text
 
+    @asynchronous
+    async def test_one_that_the_end_of_the_server_cuts_off_is_interrupted(self, chat):
+        """Servers cancel all tasks at the end."""
+        gate = asyncio.Event()
+        client = chat(ScriptedModel("one two", gate=gate))
+
+        async with under_way(client, "Count.") as asked:
+            while not await AnswerChunk.objects.aexists():
+                await asyncio.sleep(0.01)
+            [made] = answers()._made.values()
+            made._task.cancel()
+            found = await asked
+
+        assert found[-1] == INTERRUPTED
+        assert [run.state async for run in Run.objects.all()] == ["interrupted"]
+        assert (await AnswerChunk.objects.alast()).data.endswith("data: [DONE]\n\n")
+        gate.set()
+        assert text_of(await client.say("Again.")) == "one two "
+        assert await client.texts() == ["Count.", "Again.", "one two"]
+
 
 class TestRunsThatAreLost:
     @asynchronous

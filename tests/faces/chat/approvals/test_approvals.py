@@ -1,14 +1,33 @@
 """Approvals of tool calls over HTTP: the parts that the AI SDK's clients send and are sent, and the REST API."""
 
+import asyncio
+import copy
+import threading
+
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.admin.models import LogEntry
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.chat.approvals.continuing import THREAD
+from chatmemory_django.chat.approvals.waiting import UNKNOWN
+from chatmemory_django.chat.models import ModelCall, ToolApproval
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.models import Conversation, Message
-from tests.faces.chat.http.test_http import DOWN, ann, asynchronous, bob, calling, chat, chunks, no_throttle, user
+from tests.faces.chat.http.test_http import (
+    DOWN,
+    ann,
+    asynchronous,
+    bearer,
+    bob,
+    calling,
+    chat,
+    chunks,
+    no_throttle,
+    user,
+)
 from tests.faces.test_permissions import granted
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -33,9 +52,9 @@ def talk(chat, paid):
         paid.append(amount)
         return f"Paid {amount}."
 
-    def make(*answers, **options):
+    def make(*answers, approve_by="owner", **options):
         answers = answers or (calling(PAY, text="I pay."), "Done.")
-        client = chat(*answers, tools=[Tool(pay, needs_approval=True)], **options)
+        client = chat(*answers, tools=[Tool(pay, needs_approval=True, approve_by=approve_by)], **options)
         client.ask = lambda text="Pay 5.": client.say(text, "q1", MEMORY_ID)
         return client
 
@@ -175,17 +194,33 @@ class TestTheChat:
         assert paid == []
 
     @asynchronous
-    async def test_a_regenerated_answer_asks_again(self, talk, paid):
-        client = talk(calling(PAY), calling(("c2", "pay", '{"amount": 6}')), "Done.")
+    async def test_regenerating_an_answer_that_waits_asks_for_the_same_approvals(self, talk, paid):
+        client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')))
         await client.ask()
         [_, first] = await client.messages(MEMORY_ID)
+
+        sent = await client.regenerate(chat_id=MEMORY_ID)
+        [_, second] = await client.messages(MEMORY_ID)
+
+        [asked] = [each for each in sent if each["type"] == "tool-approval-request"]
+        assert asked["approvalId"] == call_in(first)["approval"]["id"] == call_in(second)["approval"]["id"]
+        assert len(client.model.requests) == 1
+        await chunks(await send(client, response_to(first)))
+        assert paid == [5]
+
+    @asynchronous
+    async def test_an_answer_that_is_made_anew_after_a_decision_asks_again(self, talk, paid):
+        client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')), "Done.")
+        await client.ask()
+        [_, first] = await client.messages(MEMORY_ID)
+        await chunks(await send(client, response_to(first)))
 
         await client.regenerate(chat_id=MEMORY_ID)
         [_, second] = await client.messages(MEMORY_ID)
 
         assert (await send(client, response_to(first))).status_code == 409
         await chunks(await send(client, response_to(second)))
-        assert paid == [6]
+        assert paid == [5, 6]
 
 
 class TestForging:
@@ -269,11 +304,177 @@ class TestForging:
         assert paid == []
 
 
+def as_bob(client):
+    """Return a client of Bob, of the same assistant."""
+    other = copy.copy(client)
+    other._headers = client.of_bob
+    return other
+
+
+def wait_for_threads() -> None:
+    """Wait for what was decided by REST."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join(60)
+
+
 class NobodyApproves(AccessPolicy):
     """A policy by which someone else approves."""
 
     def conversations(self, request, verb):
-        return Conversation.objects.none() if verb == "approve" else super().conversations(request, verb)
+        if verb == "approve" and not self.sees_everybody(request, verb):
+            return Conversation.objects.none()
+        return super().conversations(request, verb)
+
+
+class TestStaff:
+    """Staff alone approve, and the owner goes on talking: by the policy, or by the permission of the tool."""
+
+    @pytest.fixture(params=["policy", "permission"])
+    def shop(self, request, talk, settings, bob):
+        is_by_policy = request.param == "policy"
+        client = talk(
+            calling(PAY, text="I pay."),
+            "Sunny.",
+            "It is paid.",
+            approve_by="owner" if is_by_policy else "chatmemory.clear_conversation",
+        )
+        if is_by_policy:
+            settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.NobodyApproves"
+        bob.is_staff = True
+        bob.save()
+        needed = "approve_conversation" if is_by_policy else "clear_conversation"
+        client.of_bob = bearer(bob)
+        client.bob = granted(bob, "view_conversation", "view_message_text", needed)
+        yield client
+        wait_for_threads()
+
+    @asynchronous
+    async def test_the_owner_may_not_decide_but_goes_on_asking_and_the_call_waits_on(self, shop, paid):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+        assert (await send(shop, response_to(answer))).status_code == 403
+        assert (await send(shop, answer)).status_code == 409  # it decides nothing, and nothing was decided
+
+        await shop.say("And the weather?", "q2", MEMORY_ID)
+
+        _, answer, _, last = await shop.messages(MEMORY_ID)
+        assert call_in(answer)["state"] == "approval-requested"
+        assert last["parts"][-1]["text"] == "Sunny."
+        assert "waits for approval by somebody else" in str(shop.model.sent[-1])
+        assert paid == []
+
+    @asynchronous
+    async def test_staff_decide_by_the_chat_and_the_answer_is_the_owners(self, shop, paid, ann):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+
+        sent = await chunks(await send(as_bob(shop), response_to(answer)))
+
+        assert sent[0]["messageId"] == answer["id"]
+        assert sent[1]["type"] == "tool-output-available"
+        assert paid == [5]
+        approval = await ToolApproval.objects.aget()
+        assert approval.decided_by == str(shop.bob.pk)
+        assert await Conversation.objects.filter(owner=ann).acount() == await Conversation.objects.acount() == 1
+        assert {call.owner_id async for call in ModelCall.objects.all()} == {ann.pk}
+
+    @asynchronous
+    async def test_after_another_question_the_decision_begins_an_answer_of_its_own(self, shop, paid):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+        await shop.say("And the weather?", "q2", MEMORY_ID)
+
+        sent = await chunks(await send(as_bob(shop), response_to(answer)))
+
+        assert paid == [5]
+        assert "".join(each["delta"] for each in sent if each["type"] == "text-delta").strip() == "It is paid."
+        _, after, _, last = await shop.messages(MEMORY_ID)
+        assert call_in(after)["state"] == "output-available"
+        assert last["parts"][-1]["text"] == "It is paid."
+
+    def test_staff_decide_by_rest_and_it_runs_by_itself(self, shop, paid):
+        asynchronous(shop.ask)()
+        path = f"/api/conversations/{MEMORY_ID}/approvals/"
+        client = APIClient()
+        client.force_authenticate(shop.bob)
+        [waiting] = client.get(path).json()["approvals"]
+
+        response = client.post(path, {"id": waiting["id"], "approved": True}, format="json")
+
+        assert response.status_code == 204, response.content
+        wait_for_threads()
+        assert paid == [5]
+        assert Message.objects.order_by("sequence").last().text == "Sunny."
+
+    @asynchronous
+    async def test_what_staff_have_decided_elsewhere_the_owner_can_let_go_on(self, shop, paid):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+        await ToolApproval.objects.aupdate(approved=True, decided_at=timezone.now())
+
+        sent = await chunks(await send(shop, answer))
+
+        assert sent[1]["type"] == "tool-output-available"
+        assert paid == [5]
+
+    @asynchronous
+    async def test_of_those_who_decide_at_once_one_runs_it(self, shop, paid):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+
+        responses = await asyncio.gather(*(send(as_bob(shop), response_to(answer)) for _ in range(3)))
+
+        for response in responses:
+            if response.status_code == 200:
+                await chunks(response)
+        assert sorted(response.status_code for response in responses) == [200, 409, 409]
+        assert paid == [5]
+
+    @asynchronous
+    async def test_somebody_else_learns_nothing(self, shop, paid, bob):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+        await sync_to_async(granted)(bob)
+
+        assert (await send(as_bob(shop), response_to(answer))).status_code == 404
+        await sync_to_async(granted)(bob, "view_conversation", "view_message_text")
+        assert (await send(as_bob(shop), response_to(answer))).status_code == 403
+        assert (await send(as_bob(shop), answer)).status_code == 403
+        assert (await as_bob(shop).post({"id": MEMORY_ID, "messages": [user("Hi.", "x")]})).status_code == 404
+        assert paid == []
+
+
+class TestACrash:
+    @asynchronous
+    async def test_the_page_shows_that_the_outcome_is_unknown_and_a_click_goes_on(self, talk, paid):
+        client = talk()
+        await client.ask()
+        [_, answer] = await client.messages(MEMORY_ID)
+        await ToolApproval.objects.aupdate(approved=True, decided_at=timezone.now(), state="running")
+
+        [_, shown] = await client.messages(MEMORY_ID)
+        assert (call_in(shown)["state"], call_in(shown)["errorText"]) == ("output-error", UNKNOWN)
+        sent = await chunks(await send(client, response_to(answer)))
+
+        assert sent[1] == {"type": "tool-output-error", "toolCallId": "c1", "errorText": UNKNOWN}
+        assert sent[-1]["type"] == "finish"
+        [_, shown] = await client.messages(MEMORY_ID)
+        assert (call_in(shown)["state"], call_in(shown)["errorText"]) == ("output-error", UNKNOWN)
+        assert paid == []
+
+    @asynchronous
+    async def test_a_question_sent_again_goes_on_as_well(self, talk, paid):
+        client = talk()
+        await client.ask()
+        await ToolApproval.objects.aupdate(approved=True, decided_at=timezone.now(), state="running")
+        await Conversation.objects.aupdate(fence=1)
+
+        sent = await client.ask()
+
+        assert [each["type"] for each in sent if each["type"].startswith("tool")] == ["tool-output-error"]
+        assert paid == []
+        assert (await client.messages(MEMORY_ID))[-1]["parts"][-1]["text"] == "Done."
 
 
 class TestRest:
@@ -284,34 +485,28 @@ class TestRest:
     def waiting(self, talk, ann):
         client = talk()
         asynchronous(client.ask)()
-        return client
+        yield client
+        wait_for_threads()
 
     def client_of(self, user):
         client = APIClient()
         client.force_authenticate(user)
         return client
 
-    def test_lists_what_waits_and_records_a_decision_that_the_chat_carries_out(self, waiting, ann, paid):
+    def test_lists_what_waits_and_a_decision_is_carried_out_by_itself(self, waiting, ann, paid):
         client = self.client_of(ann)
 
         [shown] = client.get(self.path()).json()["approvals"]
         approval = ToolApproval.objects.get()
         assert (shown["id"], shown["sequence"]) == (str(approval.pk), 2)
-        assert (shown["call_id"], shown["tool"], shown["arguments"]) == PAY
+        assert (shown["call_id"], shown["tool"], shown["arguments"], shown["approve_by"]) == (*PAY, "owner")
         body = {"id": shown["id"], "approved": True}
         assert [client.post(self.path(), body, format="json").status_code for _ in range(2)] == [204, 204]
 
         assert client.get(self.path()).json() == {"approvals": []}
-        assert paid == []
-
-        @asynchronous
-        async def resume():
-            [_, answer] = await waiting.messages(MEMORY_ID)
-            assert call_in(answer)["state"] == "approval-responded"
-            await chunks(await send(waiting, answer))
-
-        resume()
+        wait_for_threads()
         assert paid == [5]
+        assert [row.text for row in Message.objects.filter(type="AI").order_by("sequence")] == ["I pay.", "Done."]
         response = client.post(self.path(), {**body, "approved": False}, format="json")
         assert (response.status_code, response.json()["type"]) == (409, "urn:chatmemory:not_pending")
 

@@ -22,7 +22,6 @@ from django.utils.deprecation import MiddlewareMixin
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.chat.answers.too_long import QuestionTooLongError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.http.views import _with_end
 from chatmemory_django.chat.model import (
@@ -30,7 +29,6 @@ from chatmemory_django.chat.model import (
     ChatModel,
     ChatRequest,
     ChatResponse,
-    ContextLengthError,
     ModelTimeoutError,
     PartialText,
     RateLimitError,
@@ -378,8 +376,6 @@ class TestErrors:
             (DOWN, "The model gave no answer. Try again."),
             (RateLimitError("429 from org-123", 7), "The model has too much to do. Try again in a moment."),
             (ModelTimeoutError("60 s"), "The model took too long. Try again."),
-            (QuestionTooLongError(8_193, 8_192), "Your message is too long for this chat. Send a shorter one."),
-            (ContextLengthError("8193 tokens"), "The conversation is too long for the model."),
             (ZeroDivisionError("a site's own"), "Something went wrong. Try again."),
         ],
     )

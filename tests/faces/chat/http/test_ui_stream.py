@@ -24,6 +24,7 @@ from tests.faces.chat.rows import answers, anything, rows_of_answer
 from tests.faces.chat.ui_reader import read
 
 ENDED = "The answer ended before this call did."
+UNKNOWN = "The outcome of this call is unknown."
 NOT_JSON = "The arguments of this call are not JSON."
 
 
@@ -169,10 +170,13 @@ class TestTools:
 
     def test_a_call_whose_name_comes_late_is_shown_with_the_response(self):
         chunks = streamed(
-            PartialToolCall(0, "c", None, "{"), PartialToolCall(0, None, None, "}"), response(None, None, request())
+            PartialToolCall(0, "c", None, "{"),
+            PartialToolCall(0, None, None, "}"),
+            response(None, None, request()),
+            result(),
         )
 
-        assert types(chunks) == ["start-step", "tool-input-available", "finish-step", "finish"]
+        assert types(chunks)[:3] == ["start-step", "tool-input-available", "tool-output-available"]
 
     def test_a_call_is_shown_once_its_name_is_whole(self):
         chunks = streamed(
@@ -277,13 +281,22 @@ class TestEnds:
             {"type": "abort"},
         ]
 
-    def test_a_stopped_tool_has_failed(self):
-        chunks = streamed(response(None, None, request()), end="abort")
+    @pytest.mark.parametrize("end", ["abort", "error"])
+    def test_the_outcome_of_a_call_without_a_result_is_unknown(self, end):
+        chunks = streamed(response(None, None, request()), end=end)
 
-        assert chunks[-3:] == [
-            {"type": "tool-output-error", "toolCallId": "c", "errorText": ENDED},
+        assert chunks[-3:-1] == [
+            {"type": "tool-output-error", "toolCallId": "c", "errorText": UNKNOWN},
             {"type": "finish-step"},
-            {"type": "abort"},
+        ]
+
+    def test_so_it_is_if_the_answer_went_on_without_the_result(self):
+        chunks = streamed(response(None, None, request()), PartialText("Fo"))
+
+        assert chunks[2:5] == [
+            {"type": "tool-output-error", "toolCallId": "c", "errorText": UNKNOWN},
+            {"type": "finish-step"},
+            {"type": "start-step"},
         ]
 
     @pytest.mark.parametrize("end", ["finish", "error", "abort"])

@@ -31,6 +31,7 @@ from tests.faces.chat.rows import NOON, StoredRow, rows_of
 from tests.strategies import json_values, messages, texts
 
 PRIVATE = "my PIN is 4711"
+UNKNOWN = "The outcome of this call is unknown."
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 PNG_URL = f"data:image/png;base64,{PNG}"
 MEDIA_TYPES = st.sampled_from(["image/png", "image", "audio/wav", "application/pdf"])
@@ -112,9 +113,9 @@ class TestRows:
     @pytest.mark.parametrize(
         ("arguments", "result", "part"),
         [
-            ('{"a": 1}', None, {"state": "input-available", "input": {"a": 1}}),
-            ("", None, {"state": "input-available", "input": {}}),
-            (None, None, {"state": "input-available", "input": {}}),
+            ('{"a": 1}', None, {"state": "output-error", "input": {"a": 1}, "errorText": UNKNOWN}),
+            ("", None, {"state": "output-error", "input": {}, "errorText": UNKNOWN}),
+            (None, None, {"state": "output-error", "input": {}, "errorText": UNKNOWN}),
             (" ", ("4", None), {"state": "output-available", "input": {}, "output": "4"}),
             ("5", ('{"b": 2}', False), {"state": "output-available", "input": 5, "output": '{"b": 2}'}),
             ("{}", ("No.", True), {"state": "output-error", "input": {}, "errorText": "No."}),
@@ -133,6 +134,13 @@ class TestRows:
             stored.append(ToolExecutionResultMessage("c", "tool", result[0], result[1]))
 
         assert parts_of(*stored)[1:] == [{"type": "tool-tool", "toolCallId": "c", **part}]
+
+    def test_the_text_of_a_call_without_a_result_can_be_given(self):
+        call = AiMessage(tool_execution_requests=[ToolExecutionRequest("c", "tool", "{}")])
+
+        (answer,) = to_ui_messages(rows_of([call]), unknown="Nobody knows.")
+
+        assert answer["parts"][1]["errorText"] == "Nobody knows."
 
     def test_calls_without_an_id_get_one(self):
         calls = [ToolExecutionRequest(given, "tool", "{}") for given in ("c", "c", None, "")]
@@ -227,6 +235,23 @@ class TestRows:
             "usage": {"inputTokens": 11, "outputTokens": 2, "totalTokens": 3},
             "latencyMs": 505,
         }
+
+    @pytest.mark.parametrize("kept", [{}, {"color": "red"}, 5])
+    def test_a_question_that_was_not_accepted_has_the_reason(self, kept):
+        question = UserMessage("x", attributes={"ui": {"metadata": kept}})
+
+        (shown,) = to_ui_messages([StoredRow(question, metadata={"rejected": "file"})])
+
+        others = kept if isinstance(kept, dict) else {}
+        assert shown["metadata"] == {"createdAt": NOON.isoformat(), **others, "rejected": "file"}
+
+    def test_an_answer_has_what_was_shortened_for_it_as_it_was_last(self):
+        cuts = [{"c": [9, 100]}, {"c": [5, 100], "d": [5, 50]}, None, {"e": "x", "f": [1]}, 5]
+        rows = [StoredRow(AiMessage("a"), metadata={"shortened": each}) for each in cuts]
+
+        (answer,) = to_ui_messages(rows)
+
+        assert answer["metadata"]["shortened"] == {"c": [5, 100], "d": [5, 50]}
 
     def test_a_partial_answer_is_marked(self):
         rows = [StoredRow(AiMessage("a"), metadata={"partial": True, "model": "m"})]
@@ -332,11 +357,12 @@ class TestMessagesFromAPage:
         assert len(from_ui_message(message).contents) == 1
         assert back(message) == message
 
-    def test_the_server_sets_the_time_of_a_message(self):
-        message = ui_message(text(), metadata={"createdAt": "yesterday"})
+    @pytest.mark.parametrize("name", ["createdAt", "rejected"])
+    def test_the_server_alone_sets_the_time_of_a_message_and_why_it_was_rejected(self, name):
+        message = ui_message(text(), metadata={name: "yesterday"})
 
         assert from_ui_message(message) == UserMessage("Hello")
-        assert back({**message, "metadata": {"createdAt": "yesterday", "a": 1}})["metadata"] == {"a": 1}
+        assert back({**message, "metadata": {name: "yesterday", "a": 1}})["metadata"] == {"a": 1}
 
     @pytest.mark.parametrize("metadata", ["a text", 5, [1], False, {"a": {}}])
     def test_metadata_can_be_any_json(self, metadata):

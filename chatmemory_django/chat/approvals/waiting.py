@@ -1,0 +1,150 @@
+"""
+Which calls of tools wait for a decision, or to be run, in a conversation.
+
+A call waits as long as it is on the path and in the memory: whatever was asked and answered since, unless that ended
+the waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.model import ApprovalRequested
+from chatmemory_django.chat.ui_messages import Approval
+from chatmemory_django.db.isolation import as_now, has_locked
+from chatmemory_django.messages import AiMessage, MessageType, ToolExecutionRequest
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.whole import messages_of
+
+State = ToolApproval.State
+
+UNKNOWN = "This call was approved, and interrupted while it ran: its outcome is unknown. It is not run again."
+"""What the model reads, and the page shows, of an approved call whose process died."""
+
+
+class Waiting(NamedTuple):
+    """An answer that waits, or has waited, for approvals."""
+
+    rows: Sequence[Message]
+    """The answer so far if it is the newest of the path; only then does it go on as itself."""
+    caller: Message
+    """The message of the model with the calls, ..."""
+    calls: Sequence[ToolExecutionRequest]
+    approvals: Sequence[ToolApproval]
+    """Those of its calls that need one."""
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether nothing but its results follows the calls."""
+        return bool(self.rows)
+
+    @property
+    def open(self) -> list[ToolApproval]:
+        """The approvals of the calls that have no result yet."""
+        return [each for each in self.approvals if each.is_open]
+
+    def call(self, approval: ToolApproval) -> ToolExecutionRequest:
+        """Return the stored call of *approval*."""
+        return self.calls[approval.position]
+
+    def request(self, approval: ToolApproval) -> ApprovalRequested:
+        """Return *approval* as the event that asks for it."""
+        return ApprovalRequested(approval.id, self.call(approval), approval.approve_by)
+
+
+def waiting_answers(conversation: Conversation) -> list[Waiting]:
+    """
+    Return the answers on the path that wait for approvals, oldest first, and the newest one if it has waited for some.
+
+    None has left the memory, or is on another branch.
+    """
+    history = messages_of(conversation).history().defer("verbatim")
+    newest = history.filter(type=MessageType.AI).last()
+    if newest is None:
+        return []
+    left = max(conversation.forgotten_through, conversation.window_start - 1)
+    found: dict[int, list[ToolApproval]] = {}
+    for approval in approvals_of(conversation).filter(sequence__gt=left):
+        found.setdefault(approval.sequence, []).append(approval)
+    waiting = [key for key, each in found.items() if key == newest.sequence or any(one.is_open for one in each)]
+    callers = history.filter(sequence__in=waiting, type=MessageType.AI) if waiting else ()
+    rows = _newest_answer(conversation, newest) if newest.sequence in waiting else ()
+    return [
+        Waiting(rows if caller.sequence == newest.sequence else (), caller, calls, found[caller.sequence])
+        for caller in callers
+        if (calls := _calls(caller))
+    ]
+
+
+def pending_calls(conversation: Conversation) -> list[tuple[ToolApproval, ToolExecutionRequest]]:
+    """Return the calls of *conversation* that wait for a decision."""
+    answers = waiting_answers(conversation)
+    return [(each, answer.call(each)) for answer in answers for each in answer.approvals if each.is_pending]
+
+
+def newest_waiting(conversation: Conversation) -> Waiting | None:
+    """Return the answer at the end of the path if it waits, or has waited, for approvals."""
+    return next((answer for answer in waiting_answers(conversation) if answer.is_newest), None)
+
+
+def waiting_in(conversation: Conversation, rows: Iterable[Message]) -> Waiting | None:
+    """Return the answer of which *rows* are, if it waits or, at the end of the path, has waited for approvals."""
+    sequences = {row.sequence for row in rows}
+    return next((each for each in waiting_answers(conversation) if each.caller.sequence in sequences), None)
+
+
+def can_go_on(answer: Waiting, conversation: Conversation) -> bool:
+    """Return whether any of the calls of *answer* was decided, or was interrupted, and the model does not know yet."""
+    return any(each.is_decided or has_died(each, conversation) for each in answer.approvals)
+
+
+def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
+    """Return whether the process that ran a call is dead, so that nobody will store its result."""
+    if approval.state != State.RUNNING:
+        return False
+    runs: Any = conversation.runs  # of a higher layer
+    return approval.fence < conversation.fence or not runs.alive().exists()
+
+
+def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:
+    """Return the approvals of the calls in *messages*, rows of *conversation*, by sequence and position."""
+    callers = [row.sequence for row in messages if getattr(row.chat_message, "tool_execution_requests", ())]
+    found = list(approvals_of(conversation).filter(sequence__in=callers)) if callers else []
+    answers = waiting_answers(conversation) if any(approval.is_open for approval in found) else []
+    waiting = {answer.caller.sequence for answer in answers}
+    dead = {each.id for each in found if has_died(each, conversation)}
+    return {
+        (each.sequence, each.position): Approval(
+            str(each.id),
+            each.approved,
+            each.reason,
+            each.sequence in waiting and each.is_open and not each.has_expired and each.id not in dead,
+            UNKNOWN if each.id in dead else "",
+        )
+        for each in found
+    }
+
+
+def approvals_of(conversation: Conversation) -> Any:
+    """Return a queryset of the approvals in *conversation*, as of now if it is locked."""
+    rows = ToolApproval.objects.using(conversation._state.db).filter(conversation=conversation.pk)
+    return as_now(rows) if has_locked(connections[rows.db], conversation.memory_id) else rows
+
+
+def _newest_answer(conversation: Conversation, caller: Message) -> Sequence[Message]:
+    """Return the answer that ends with *caller* and results; empty if something else follows it."""
+    history = messages_of(conversation).history().defer("verbatim").exclude(type=MessageType.SYSTEM)
+    asked = history.filter(type=MessageType.USER, sequence__lt=caller.sequence).last()
+    rows = list(history.filter(sequence__gt=0 if asked is None else asked.sequence))
+    following = [row for row in rows if row.sequence > caller.sequence]
+    is_end = all(row.type == MessageType.TOOL_EXECUTION_RESULT for row in following)
+    return rows if is_end else ()
+
+
+def _calls(row: Message) -> Sequence[ToolExecutionRequest]:
+    message = row.chat_message
+    return message.tool_execution_requests if isinstance(message, AiMessage) else ()
