@@ -26,6 +26,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import telemetry
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked
+from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
@@ -39,6 +40,7 @@ from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
+from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
@@ -103,8 +105,9 @@ class Assistant:
     question's sequence as *after*; one that has not ended goes on.
 
     An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
-    with a ``Resume`` as the message; with any other message, the calls count as denied. ``chat`` and ``achat`` then
-    raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are ``ApprovalRequested``.
+    with a ``Resume`` as the message; with any other message, the calls that the owner may approve count as denied.
+    ``chat`` and ``achat`` then raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are
+    ``ApprovalRequested``.
 
     Raises:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
@@ -153,6 +156,8 @@ class Assistant:
         functions = context if isinstance(context, Sequence) else [context]
         self._context = [checked(each, "context") for each in functions]
         self.tools = to_tools(tools)
+        self._specifications = [tool.specification for tool in self.tools.values()]
+        self._counts: dict[str, int] = {}
         self.max_rounds = max_rounds
         self.max_result_tokens = max_result_tokens
         self.persist: Persist = persist
@@ -363,6 +368,7 @@ class Assistant:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
+        memory.reserved_tokens = self._reserved_tokens(memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:
             exchange = self._begun(memory, message, options, answer, lease, may)
@@ -372,6 +378,12 @@ class Assistant:
             lease.end(State.FAILED, None)
             raise
         return exchange
+
+    def _reserved_tokens(self, window: Window) -> int:
+        """Return the tokens of the tools' specifications, counted once if counts can be stored."""
+        if window.counter not in self._counts or not window.counter:
+            self._counts[window.counter] = specification_tokens(self._specifications, None, window)
+        return self._counts[window.counter]
 
     def _begun(
         self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
@@ -386,7 +398,7 @@ class Assistant:
             fence,
             model=self.model,
             is_early=self._is_early(options),
-            tools=[tool.specification for tool in self.tools.values()],
+            tools=self._specifications,
             max_rounds=self.max_rounds,
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,
@@ -417,6 +429,7 @@ class Assistant:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
         begun = None if stored is None else stored.asked_only()
         turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
+        resumed.show(turn)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
         return exchange(turn, question, answer_id=free_id, resumed=resumed)

@@ -45,7 +45,8 @@ class Window:
     stored, and for a window of messages, which needs none.
 
     A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
-    removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``.
+    removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``. What is *reserved*
+    of the limit is for what is sent beside the messages, for example the specifications of tools.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Window:
         always_keep_system_message_first: bool = False,
         keeps_all: bool = False,
         refills: bool = False,
+        reserved: int = 0,
     ) -> None:
-        self.limit = limit
-        self.evict_to = evict_to
+        self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
+        self.limit = limit - self.reserved
+        self.evict_to = None if evict_to is None else evict_to - self.reserved
         self.estimator = estimator
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
@@ -78,7 +81,7 @@ class Window:
     @property
     def evicted_limit(self) -> int:
         """The limit, as it is stored with what it has evicted; a larger one would evict nothing that can be stored."""
-        return min(self.limit, MAX_INTEGER)
+        return min(self.limit + self.reserved, MAX_INTEGER)
 
     @property
     def measure(self) -> str:

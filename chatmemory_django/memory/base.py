@@ -80,6 +80,8 @@ class ChatMemory(ABC):
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
+        self.reserved_tokens = 0
+        """How many tokens of a window of tokens are for what an assistant sends beside the messages."""
         self.window()  # an invalid limit fails here, not at the first message
 
     @abstractmethod
@@ -310,6 +312,7 @@ class ChatMemory(ABC):
             evict_to=evict_to,
             always_keep_system_message_first=self.always_keep_system_message_first,
             refills=self.refill is True,
+            reserved=0 if estimator is None else self.reserved_tokens,
         )
 
     def _limit(self, name: str, limit: Limit) -> int:

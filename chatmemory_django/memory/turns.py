@@ -139,6 +139,10 @@ class Turn:
         """
         self._beside = store
 
+    def show(self, message: ChatMessage) -> None:
+        """Send *message*, which is stored and has left the memory, with what comes next of the turn."""
+        self._unseen.append(message)
+
     def record(self, calls: CallRecords) -> None:
         """Write *calls* in the transaction of the turn's next write, if the store can and there is any."""
         self._calls = calls

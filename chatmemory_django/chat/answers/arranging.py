@@ -34,7 +34,8 @@ class SentWindow(Window):
     """A window as *window*, where each message costs *extra* more, and all of them together *overhead* more."""
 
     def __init__(self, window: Window, extra: Callable[[ChatMessage], int], overhead: int) -> None:
-        super().__init__(window.limit, window.estimator, evict_to=window.evict_to, keeps_all=True)
+        evict_to = None if window.evict_to is None else window.evict_to + window.reserved
+        super().__init__(window.limit + window.reserved, window.estimator, evict_to=evict_to, keeps_all=True)
         self.counts_tokens = window.estimator is not None
         self._extra = extra
         self._added = overhead if self.counts_tokens else 0

@@ -106,8 +106,10 @@ class Exchange:
         self.ledger = ledger
         """The calls of the model, which the caller records."""
         self._is_early = is_early
-        self._thinking_tokens = thinking_tokens(model, memory.window())
+        window = memory.window()
+        self._thinking_tokens = thinking_tokens(model, window)
         self._tools = tuple(tools)
+        self._overhead = memory.reserved_tokens + specification_tokens((), response_format, window)
         self._rounds_left = max_rounds
         self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
@@ -226,7 +228,7 @@ class Exchange:
             context=self._context,
             pending=self._waiting.texts(entries),
             extra=self._thinking_tokens,
-            overhead=specification_tokens(self._tools, self._response_format, memory.window),
+            overhead=self._overhead,
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
@@ -334,6 +336,7 @@ class Exchange:
     def settle(self, resumed: Resumed) -> bool:
         """Return whether more calls of the answer were decided meanwhile; if not, note for which it goes on waiting."""
         if resumed.again():
+            resumed.show(self.turn)
             return True
         self.pending = resumed.still_open()
         return False

@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from chatmemory_django import conf
 from chatmemory_django.chat.approvals.approving import NotPendingError
 from chatmemory_django.chat.approvals.resuming import ApprovalRequiredError, Resume
+from chatmemory_django.chat.model import ChatModelError
 from chatmemory_django.db.threads import leaving_no_connection
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.base import BusyError
@@ -48,8 +49,9 @@ def _go_on(conversation: Conversation, request: HttpRequest) -> None:
             assistant = found if hasattr(found, "chat") else found(request)
         while (pause := _resumes(assistant, conversation, request, end)) is not None:
             time.sleep(pause)
-    except Exception as exc:
-        logger.exception("What was decided in %r did not run: %s.", conversation.memory_id, type(exc).__name__)
+    except Exception as exc:  # noqa: BLE001  # a site's assistant may raise anything
+        log = logger.warning if isinstance(exc, ChatModelError) else partial(logger.error, exc_info=exc)
+        log("An answer in %r that somebody decided on failed with %s.", conversation.memory_id, type(exc).__name__)
 
 
 def _resumes(assistant: Any, conversation: Conversation, request: HttpRequest, end: float) -> float | None:

@@ -96,6 +96,8 @@ class ApprovalViewSet(ConversationViewSet):
             try:
                 [approval] = decide(row_of(conversation), conversation.memory_id, [decision], request.user, may)
             except NotPendingError as exc:
+                if not may(OWNER):
+                    raise exceptions.PermissionDenied from None
                 raise Problem(HTTPStatus.CONFLICT, "not_pending", str(exc), "$.id") from None
             self.log(conversation, admin_log.decided(approval.sequence, approved=decision.approved))
             transaction.on_commit(partial(go_on, conversation, request._request), using=conversation._state.db)

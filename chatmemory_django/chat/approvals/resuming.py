@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequested", "ApprovalRequiredError", "Decision", "NotPendingError", "Resume"]
 
-DECIDED = "A call that waited for approval has been decided; its result is above. Answer the user about it."
+DECIDED = "A call that waited for approval has been decided, and has its result now. Answer the user about it."
 """What the model is sent in the place of a question, and what is not stored, if other messages follow the call."""
 
 
@@ -112,6 +112,12 @@ class Resumed:
     def ended(self) -> list[ToolExecutionResultMessage]:
         """What the model reads of the calls that will not be run."""
         return [each.result for each in self._claim.ended]
+
+    def show(self, turn: Turn) -> None:
+        """Let *turn* send the message with the calls, if that has left the memory."""
+        waiting, messages = self._claim.waiting, turn.whole()[0].messages()
+        if waiting is not None and not any(_calls(message) == waiting.calls for message in messages):
+            turn.show(waiting.caller.chat_message)
 
     def store_with(self, turn: Turn, result: ToolExecutionResultMessage) -> bool:
         """

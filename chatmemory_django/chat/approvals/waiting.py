@@ -1,8 +1,8 @@
 """
 Which calls of tools wait for a decision, or to be run, in a conversation.
 
-A call waits as long as it is on the path and in the memory: whatever was asked and answered since, unless that ended
-the waiting.
+A call waits as long as it is on the path: whatever was asked and answered since, unless that ended the waiting, or the
+memory was cleared. One of the owner has to be in the memory as well, since a question ends only what it finds there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.models import Q
 
 from chatmemory_django.chat.approvals.tables import ToolApproval
-from chatmemory_django.chat.model import ApprovalRequested
+from chatmemory_django.chat.model import OWNER, ApprovalRequested
 from chatmemory_django.chat.ui_messages import Approval
 from chatmemory_django.db.isolation import as_now, has_locked
 from chatmemory_django.messages import AiMessage, MessageType, ToolExecutionRequest
@@ -60,15 +61,15 @@ def waiting_answers(conversation: Conversation) -> list[Waiting]:
     """
     Return the answers on the path that wait for approvals, oldest first, and the newest one if it has waited for some.
 
-    None has left the memory, or is on another branch.
+    None was cleared, or is on another branch.
     """
     history = messages_of(conversation).history().defer("verbatim")
     newest = history.filter(type=MessageType.AI).last()
     if newest is None:
         return []
-    left = max(conversation.forgotten_through, conversation.window_start - 1)
+    is_remembered = Q(sequence__gte=conversation.window_start) | ~Q(approve_by=OWNER)
     found: dict[int, list[ToolApproval]] = {}
-    for approval in approvals_of(conversation).filter(sequence__gt=left):
+    for approval in approvals_of(conversation).filter(is_remembered, sequence__gt=conversation.forgotten_through):
         found.setdefault(approval.sequence, []).append(approval)
     waiting = [key for key, each in found.items() if key == newest.sequence or any(one.is_open for one in each)]
     callers = history.filter(sequence__in=waiting, type=MessageType.AI) if waiting else ()

@@ -6,6 +6,7 @@ What they ask for calls a tool that pays; what it has done is not in the databas
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from django.core.cache import cache
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.http.views import explained
 from chatmemory_django.chat.model import ChatResponse, RateLimitError
@@ -25,7 +27,7 @@ from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages.files import to_part
 from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import TextContent, ToolExecutionResultMessage, UserMessage
+from chatmemory_django.messages import MessageType, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Message
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS
@@ -33,6 +35,8 @@ from tests.faces.chat.scripted import calling
 
 QUICK = ["chat-late", "achat-early", "stream-early", "astream-late", "post-early"]
 OTHERS = ["chat-early", "achat-late", "stream-late", "astream-early"]
+
+NUMBER = re.compile(r"\d[\d,.]*\b")
 
 PATIENCE = 30
 """Seconds after which a test gives up waiting."""
@@ -73,9 +77,14 @@ class Ask:
         """Expect that the answer fails with an error of that *kind* or, over HTTP, with its text for users."""
         with pytest.raises(PostError if self.is_post else kind) as caught:
             yield caught
-        if self.is_post:
-            text = str(BusyError()) if kind is BusyError else explained(kind.__new__(kind))[1]
-            assert caught.value.args == (text,)
+        if self.is_post and kind is BusyError:
+            assert caught.value.args == (str(BusyError()), 409)
+        elif self.is_post:
+            error = kind(0, 0) if kind in {QuestionTooLongError, AnswerTooLongError} else kind.__new__(kind)
+            row = Message.objects.filter(metadata__has_key="rejected", type=MessageType.USER).last()
+            rejected = None if row is None else row.metadata["rejected"]
+            text = explained(error, rejected)[1]
+            assert NUMBER.sub("0", caught.value.args[0]) == text
 
     def until(
         self,
@@ -139,7 +148,7 @@ class Ask:
             "/api/chat", content, content_type="application/json", headers=self._headers
         )
         if response.status_code != 200:
-            raise PostError(response.content.decode())
+            raise PostError(response.content.decode(), response.status_code)
         chunks = [chunk async for chunk in _chunks(response.streaming_content)]
         if errors := [chunk["errorText"] for chunk in chunks if chunk["type"] == "error"]:
             raise PostError(*errors)

@@ -202,3 +202,14 @@ class TestCountedIsWhatIsSent:
         for sent in model.sent:
             assert ADDITIVE_WORDS.estimate_token_count_in_messages(sent) + 100 <= 260
         assert [len(sent) for sent in model.sent] == [1, 3, 5, 5, 5, 5]
+
+    def test_what_does_not_fit_beside_the_tools_has_left_the_memory_too_and_so_can_be_summarized(self, ask):
+        model = ScriptedModel("word " * 40)
+        bot = Assistant(model, tools=[Tool(lambda: "nothing", name="look", description="word " * 100)], **tokens(260))
+
+        for number in range(6):
+            ask(bot, f"Go {number}.")
+
+        *earlier, _answer = [row.chat_message for row in Conversation.objects.get().memory()]
+        assert model.sent[-1][-len(earlier) :] == earlier
+        assert len(earlier) > 1

@@ -647,8 +647,8 @@ class TestWhoApproves:
             assert run(shop.assistant.achat(shop.memory_id, resume, **options)) == "It is paid."
 
         assert shop.paid == [5]
-        paid, told = shop.history[-2:]
-        assert (paid.text, told) == ("Paid 5.", AiMessage("It is paid."))
+        paid, final = shop.history[-2:]
+        assert (paid.text, final) == ("Paid 5.", AiMessage("It is paid."))
         [asked, call, result, *between, note] = shop.model.sent[-1]
         assert [asked, call, result] == [*shop.history[:2], paid]
         assert between == shop.history[2:4]
@@ -720,6 +720,23 @@ class TestWhoApproves:
         assert shop.paid == [5]
         with pytest.raises(NotPendingError):
             shop.assistant.chat(shop.memory_id, Resume(), owner=ann)
+
+    def test_it_waits_on_when_it_has_left_the_memory_and_the_model_is_shown_it_again(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        get_chat_memory(shop.memory_id).evict(3)
+
+        assert shop.decide(request, owner=ann, by=clerk) == "It is paid."
+        assert shop.model.sent[-1] == [AiMessage("Sunny."), UserMessage(DECIDED), shop.history[1], shop.results[0]]
+        assert len(shop.history) == 6
+
+    def test_it_does_not_once_the_memory_was_cleared(self, shop, ann, clerk):
+        [request] = shop.ask(owner=ann)
+        get_chat_memory(shop.memory_id).clear()
+
+        with pytest.raises(NotPendingError):
+            shop.decide(request, owner=ann, by=clerk)
+        assert shop.paid == []
 
     def test_two_calls_with_one_id_have_each_their_result(self, ann, clerk):
         again = calling(("c1", "pay", '{"amount": 7}'))

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import threading
+from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -11,9 +12,11 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.approvals import continuing
 from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.approvals.waiting import UNKNOWN
 from chatmemory_django.chat.models import ModelCall, ToolApproval
+from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.models import Conversation, Message
 from tests.faces.chat.http.test_http import (
@@ -209,7 +212,7 @@ class TestTheChat:
         assert paid == [5]
 
     @asynchronous
-    async def test_an_answer_that_is_made_anew_after_a_decision_asks_again(self, talk, paid):
+    async def test_an_answer_that_is_made_again_after_a_decision_asks_again(self, talk, paid):
         client = talk(calling(PAY), "Done.", calling(("c2", "pay", '{"amount": 6}')), "Done.")
         await client.ask()
         [_, first] = await client.messages(MEMORY_ID)
@@ -509,6 +512,40 @@ class TestRest:
         assert [row.text for row in Message.objects.filter(type="AI").order_by("sequence")] == ["I pay.", "Done."]
         response = client.post(self.path(), {**body, "approved": False}, format="json")
         assert (response.status_code, response.json()["type"]) == (409, "urn:chatmemory:not_pending")
+
+    def approve(self, user):
+        client = self.client_of(user)
+        [shown] = client.get(self.path()).json()["approvals"]
+        assert client.post(self.path(), {"id": shown["id"], "approved": True}, format="json").status_code == 204
+
+    def test_a_decision_waits_for_another_answer_in_progress_to_end(self, waiting, ann, paid, monkeypatch):
+        monkeypatch.setattr(continuing, "PAUSE", 0.02)
+        taken = leases.take("default", MEMORY_ID, ann.pk, uuid4())
+
+        self.approve(ann)
+        assert paid == []
+        leases.end(taken, leases.State.DONE)
+        wait_for_threads()
+
+        assert paid == [5]
+
+    def test_if_the_model_fails_then_it_is_logged_and_the_chat_lets_it_go_on(self, talk, ann, paid, caplog):
+        client = talk(calling(PAY), DOWN, "Done.")
+        asynchronous(client.ask)()
+
+        self.approve(ann)
+        wait_for_threads()
+
+        assert paid == [5]
+        assert f"An answer in '{MEMORY_ID}' that somebody decided on failed with UnavailableError." in caplog.text
+
+        @asynchronous
+        async def resume():
+            [_, answer] = await client.messages(MEMORY_ID)
+            await chunks(await send(client, answer))
+
+        resume()
+        assert (paid, Message.objects.order_by("sequence").last().text) == ([5], "Done.")
 
     @pytest.mark.parametrize("name", [False, 0, 7, None, "", "1", [], {}], ids=repr)
     def test_an_id_that_is_no_uuid_is_invalid(self, waiting, ann, name):
