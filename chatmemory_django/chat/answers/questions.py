@@ -64,9 +64,12 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         known = unedited(replaced.client_message_id or name)
         # Ids are unique, and the first version keeps its own, even if it was taken out of the history.
         return Question(message, conversation.parent_of(replaced.sequence), f"{known}{EDIT}{secrets.token_hex(4)}")
-    if (found := _again(conversation, row, versions)) is not None:
-        return found
-    again = id_again(row)
+    again = ""
+    while row is not None:
+        if (found := _again(conversation, row, versions)) is not None:
+            return found
+        again = id_again(row)  # there is such a row, not on the path, if an edit of a question in between has left it
+        row = next((each for each in versions if each.client_message_id == again and _is_same(each, message)), None)
     _check_not_removed(conversation, memory, again)
     return Question(message, None, again)
 

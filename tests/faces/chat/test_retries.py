@@ -371,6 +371,20 @@ class TestRemoved:
 
         assert texts() == ["First?", "Second?", "Two.", "One."]
 
+    def test_one_that_was_asked_once_more_on_a_branch_that_an_edit_has_left_has_its_answer_there(self, ask):
+        bot = assistant(DOWN, "Two.", "One.", "Edited.", "Next.")
+        with no_answer():
+            ask(bot, "c", "First?", client_message_id="q1")
+        ask(bot, "c", "Second?", client_message_id="q2")
+        ask(bot, "c", "First?", client_message_id="q1")
+        ask(bot, "c", "Second, edited?", client_message_id="q2")
+        assert texts() == ["First?", "Second, edited?", "Edited."]
+
+        ask(bot, "c", "First?", client_message_id="q1")
+
+        assert texts() == ["First?", "Second?", "Two.", "First?", "One."]
+        assert len(bot.model.requests) == 4
+
     def test_without_its_answer_a_question_has_none(self, ask):
         bot = assistant("One.", "Two.", "One, again.")
         ask(bot, "c", "First?", client_message_id="q1")
