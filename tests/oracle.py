@@ -210,7 +210,7 @@ class Oracle:
         twin = self.filled_again(window)
         before = twin.copy()
         room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
-        sequences = twin._add(messages, room, after, completes, repeats=repeats, archived=archived)
+        sequences = twin._add(messages, window, room, after, completes, repeats=repeats, archived=archived)
         if vars(twin) != vars(before):
             self._become(twin)
         return sequences
@@ -219,6 +219,7 @@ class Oracle:
         self,
         messages: Sequence[ChatMessage],
         window: Window,
+        room: Window,
         after: int | None,
         completes: Sequence[int],
         *,
@@ -235,7 +236,7 @@ class Oracle:
             for each in completes:
                 self.head = each
                 if self._same_system(self.messages[each], window) is None:
-                    self._receive(each, window)
+                    self._receive(each, room)
         sequences = []
         for message in messages:
             same = None if archived else self._same_system(message, window)
@@ -245,7 +246,7 @@ class Oracle:
             self.head = self._store(message, after=self.head)
             sequences.append(self.head)
             if same is None and not archived:
-                self._receive(self.head, window)
+                self._receive(self.head, room)
             if archived:
                 self.kept_out = self.head
         return sequences

@@ -121,7 +121,9 @@ def _handler_reads() -> int:
 
 
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
-    "the newest messages": lambda ann, it, length: views._messages(RequestFactory().get("/"), it.memory_id),
+    "the newest messages": lambda ann, it, length: views._messages(
+        RequestFactory().get("/"), it.memory_id, ann, it.memory_id, is_answering=False
+    ),
     "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}"),
     "the newest question": lambda ann, it, length: question_again(it, None, Question(None)),
     "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}", Question(None)),
