@@ -410,6 +410,7 @@ class Assistant:
         question, answer_id = self._question(memory, message, options)
         if question.stored is not None and question.stored.is_decided:
             ledger.check()
+            question.stored.show(memory)
             resumed = Resumed(memory, Resume(), lease.take(memory), question.stored.pending)
             return self._resume(memory, resumed, exchange, options)
         if question.stored is not None and question.stored.stands:

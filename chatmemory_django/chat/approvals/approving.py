@@ -294,9 +294,11 @@ def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:
 def _owed(conversation: Conversation) -> int | None:
     """Return the message with a call that was decided late, if its result ends the path, and nobody has answered it."""
     history = messages_of(conversation).history().exclude(type=MessageType.SYSTEM).defer("verbatim")
-    last = history.last()
+    newest, last = history.filter(type=MessageType.AI).last(), history.last()
     ended = approvals_of(conversation).filter(sequence__gt=conversation.forgotten_through, state=State.ENDED)
-    callers = set(ended.values_list("sequence", flat=True))
+    callers = {
+        sequence for sequence in ended.values_list("sequence", flat=True) if newest and sequence < newest.sequence
+    }
     if not callers or last is None or last.type != MessageType.TOOL_EXECUTION_RESULT:
         return None
     rows = list(history.filter(sequence__gte=min(callers)))

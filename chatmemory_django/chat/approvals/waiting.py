@@ -94,8 +94,12 @@ def newest_waiting(conversation: Conversation) -> Waiting | None:
 
 def waiting_in(conversation: Conversation, rows: Iterable[Message]) -> Waiting | None:
     """Return the answer of which *rows* are, if it waits or, at the end of the path, has waited for approvals."""
-    sequences = {row.sequence for row in rows}
-    return next((each for each in waiting_answers(conversation) if each.caller.sequence in sequences), None)
+    answers = {row.sequence: row for row in rows if row.type == MessageType.AI}
+    if all(row.on_path for row in answers.values()):
+        return next((each for each in waiting_answers(conversation) if each.caller.sequence in answers), None)
+    caller = answers[max(answers)]  # on another branch, to which the conversation would have to switch
+    waiting = Waiting((), caller, _calls(caller), list(approvals_of(conversation).filter(sequence=caller.sequence)))
+    return waiting if waiting.open else None
 
 
 def can_go_on(answer: Waiting, conversation: Conversation) -> bool:

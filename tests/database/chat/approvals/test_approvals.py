@@ -140,6 +140,23 @@ class TestAsking:
         assert site.decide(request) == "Done."
         assert site.paid == [5]
 
+    @pytest.mark.parametrize("is_decided", [False, True])
+    def test_so_has_one_whose_branch_an_edit_has_left(self, is_decided):
+        site = Site(calling(PAY), "Edited.", "Done.")
+        [request] = site.ask(client_message_id="q1")
+        if is_decided:
+            site.record(request)
+        assert site.assistant.chat(site.memory_id, "Edit.", client_message_id="q1") == "Edited."
+
+        if is_decided:
+            assert site.assistant.chat(site.memory_id, "Pay 5.", client_message_id="q1") == "Done."
+        else:
+            assert site.ask(client_message_id="q1") == (request,)
+            assert site.decide(request) == "Done."
+
+        assert site.paid == [5]
+        assert [type(each) for each in site.history] == [UserMessage, AiMessage, ToolExecutionResultMessage, AiMessage]
+
     @pytest.mark.parametrize("way", ["stream", "astream", "achat"])
     def test_each_way_of_asking_reports_that_the_answer_waits(self, site, way):
         if way == "achat":
@@ -892,6 +909,8 @@ class TestRaces:
         site.during = meanwhile
         with pytest.raises(ApprovalRequiredError):
             site.decide(first)
+        with pytest.raises(NotPendingError):
+            site.assistant.chat(site.memory_id, Resume())
         site.during = None
         assert site.decide(second) == "Done."
         assert site.paid == [5, 7]
