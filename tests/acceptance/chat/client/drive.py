@@ -201,7 +201,7 @@ def asks_for_approval(chat: Chat, model: Model) -> None:
     """Wait for an approval, also after a reload; run what is approved, and tell the model what is denied."""
     for title, button, state, ending in (
         ("Fjords", "Approve", "output-available", "The tool returned: This conversation is now called “Fjords”."),
-        ("Lakes", "Deny", "output-denied", "The tool returned: The user did not approve .* The reason: Not now."),
+        ("Lakes", "Deny", "output-denied", "The tool returned: This call was not approved.* The reason: Not now."),
     ):
         chat.send(f"Call it {title}.")
         call = chat.answer.locator("dl")

@@ -87,7 +87,7 @@ class TestParameters:
         ("function", "parameter"),
         [
             (lambda user: user, "user"),
-            (lambda questoin=None: questoin, "questoin"),
+            (lambda subject=None: subject, "subject"),
             (lambda owner, users, **others: users, "users"),
             (lambda owner, /: owner, "owner"),
             (limited, "limit"),
