@@ -61,7 +61,7 @@ class Model:
         if last["role"] == "tool":
             return self.say(request, f"{self.count}. The tool returned: {text}")
         if self.is_failing:
-            return Reply((repr(refusal()).encode(),), 400, {"content-type": "application/json"})
+            return Reply((repr(refusal()).encode(),), 401, {"content-type": "application/json"})
         if city := re.fullmatch(r"Weather in (\w+)\?", text):
             function = {"name": "get_weather", "arguments": f'{{"city": "{city[1]}"}}'}
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
@@ -244,15 +244,18 @@ def regenerates(chat: Chat, model: Model) -> None:
     for reload in (False, True):
         if reload:
             chat.load()
-        before = chat.answer.inner_text()
+        before = chat.answer.locator(".text").inner_text()
         chat.press("Regenerate", chat.answer)
+        expect(chat.answer.locator(".text")).not_to_have_text(before)  # or the old one could still be there
         chat.expect_answer("You wrote: Second")
-        assert chat.answer.inner_text() != before
         assert chat.messages.count() == 4
         assert [message["role"] for message in model.last_asked] == ["user", "assistant", "user"]
         chat.expect_same_after_reload()
-    chat.press("Regenerate", chat.page.locator("article[data-role=assistant]").first)
+    first = chat.page.locator("article[data-role=assistant]").first
+    before = first.locator(".text").inner_text()
+    chat.press("Regenerate", first)
     expect(chat.messages).to_have_count(2)
+    expect(first.locator(".text")).not_to_have_text(before)
     chat.expect_answer("You wrote: First")
     assert [message["content"] for message in model.last_asked] == ["First"]
     chat.expect_same_after_reload()
