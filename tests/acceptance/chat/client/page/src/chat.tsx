@@ -28,7 +28,9 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
       api: '/api/chat',
       headers,
       prepareSendMessagesRequest: sendsLast
-        ? ({ id, messages }) => ({ body: { id, message: messages[messages.length - 1] } })
+        ? ({ id, messages, trigger, messageId }) => ({
+            body: { id, message: messages[messages.length - 1], trigger, messageId },
+          })
         : undefined,
     }),
   });
