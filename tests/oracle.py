@@ -210,12 +210,12 @@ class Oracle:
         twin = self.filled_again(window)
         before = twin.copy()
         room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
-        sequences = twin._add(messages, window, room, after, completes, repeats=repeats, archived=archived)
+        sequences = twin._append(messages, window, room, after, completes, repeats=repeats, archived=archived)
         if vars(twin) != vars(before):
             self._become(twin)
         return sequences
 
-    def _add(
+    def _append(
         self,
         messages: Sequence[ChatMessage],
         window: Window,

@@ -37,6 +37,8 @@ class Reference(Oracle):
         self.client_ids: frozenset[str] = frozenset()
         self.removed: frozenset[str] = frozenset()
         """The labels of removed messages."""
+        self.begun: dict[str, int] = {}
+        """The sequence of the first message of each turn that was stored early."""
         self.unknown = 0
         """How many messages the history has had that are not known here."""
 
@@ -127,14 +129,20 @@ class Reference(Oracle):
         self.client_ids |= stored
 
     def _turn(self, intent: Intent, sent: Sequence[ChatMessage], part: int, window: Window) -> None:
-        if intent.to is None or len(intent.parts) == 1:
+        if len(intent.parts) == 1:
             self.add(sent, window, after=intent.to)
         elif part == 0:
-            self.set_aside(sent, intent.to)
-        elif (aside := self.labelled(f"{intent.verb}/0.0")) is not None:
-            self.add(sent, window, after=intent.to, completes=[aside])
-        else:
+            self.begun = {**self.begun, intent.verb: self.next}
+            if intent.to is None:
+                self.add(sent, window, evicts=False)
+            else:
+                self.set_aside(sent, intent.to)
+        elif (first := self.begun.get(intent.verb)) is None:
             raise ImpossibleError
+        elif intent.to is None:
+            self.end_turn([first], sent, window)
+        else:
+            self.add(sent, window, after=intent.to, completes=[first])
 
     def _summarize(self, intent: Intent, new: Sequence[ChatMessage], window: Window) -> None:
         """Replace the summary by the one *new* message, if that covers what has to be summarized now."""
