@@ -218,6 +218,7 @@ async def under_way(client: Chat, text: str = "Go.", chat_id: str = "c") -> Asyn
     before = len(client.model.requests)
     asked = asyncio.create_task(client.say(text, chat_id=chat_id))
     while len(client.model.requests) == before:
+        assert not asked.done(), await asked
         await asyncio.sleep(0.01)
     yield asked
     if not asked.done():
