@@ -27,6 +27,7 @@ ADAPTERS = {
     "agents": "OpenAI Agents SDK",
     "anthropic": "Anthropic's client",
     "cryptography": "cryptography",
+    "genai_prices": "genai-prices",
     "google.genai": "Google's client",
     "langchain_core": "LangChain",
     "llama_index.core": "LlamaIndex",

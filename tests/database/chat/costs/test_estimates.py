@@ -2,7 +2,7 @@
 
 import base64
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -19,7 +19,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.messages import Image, ImageContent, TextContent, UserMessage
 
-REQUEST = httpx.Request("POST", "https://vendor.example")
+REQUEST = httpx2.Request("POST", "https://vendor.example")
 
 
 def estimated(*messages: UserMessage, arrived: str = "", **options: object) -> TokenUsage:
@@ -30,7 +30,7 @@ def estimated(*messages: UserMessage, arrived: str = "", **options: object) -> T
 
 
 def status(code: int) -> openai.APIStatusError:
-    return openai.APIStatusError("x", response=httpx.Response(code, request=REQUEST), body=None)
+    return openai.APIStatusError("x", response=httpx2.Response(code, request=REQUEST), body=None)
 
 
 def caused(error: Exception, *causes: Exception) -> Exception:
@@ -83,8 +83,8 @@ class TestEstimate:
         status(400),
         status(429),
         status(503),
-        caused(openai.APIConnectionError(request=REQUEST), httpx.ConnectError("x")),
-        caused(ModelTimeoutError("x"), openai.APITimeoutError(REQUEST), httpx.ConnectTimeout("x")),
+        caused(openai.APIConnectionError(request=REQUEST), httpx2.ConnectError("x")),
+        caused(ModelTimeoutError("x"), openai.APITimeoutError(REQUEST), httpx2.ConnectTimeout("x")),
         ConnectionRefusedError(),
     ],
 )
@@ -96,8 +96,8 @@ def test_a_vendor_that_was_not_reached_or_refused_did_no_work(error: Exception) 
     "error",
     [
         BrokenStreamError("x"),
-        caused(ModelTimeoutError("x"), openai.APITimeoutError(REQUEST), httpx.ReadTimeout("x")),
-        caused(openai.APIConnectionError(request=REQUEST), httpx.ReadError("x")),
+        caused(ModelTimeoutError("x"), openai.APITimeoutError(REQUEST), httpx2.ReadTimeout("x")),
+        caused(openai.APIConnectionError(request=REQUEST), httpx2.ReadError("x")),
         ValueError("x"),
         GeneratorExit(),
     ],
