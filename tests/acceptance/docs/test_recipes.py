@@ -152,7 +152,7 @@ def test_each_tenant_has_a_database(site):
 
         from django.db import connections
         tables = {name: set(connections[name].introspection.table_names()) for name in ("default", "acme")}
-        assert {"chatmemory_chat_answerstream", "chatmemory_chat_answerchunk"} <= tables["default"] - tables["acme"]
+        assert "chatmemory_chat_answerchunk" in tables["default"] - tables["acme"]
         assert {"chatmemory_chat_modelcall", "chatmemory_chat_toolapproval"} <= tables["acme"] - tables["default"]
 
         from chatmemory_django.chat.costs.calls import record_call
