@@ -543,12 +543,17 @@ class Conversation(models.Model):
         return history.filter(sequence__in=children_of(history, parent) - {sequence})
 
     def parent_of(self, sequence: int) -> int | None:
-        """Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist."""
+        """
+        Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist.
+
+        Where no history is kept, the parent may be deleted; then it is what is left before that.
+        """
         history = self.messages.history(all_branches=True).order_by("sequence")
         row = history.filter(sequence=sequence).values_list("parent_sequence").first()
-        if row is None or row[0] is not None:
-            return None if row is None else row[0]
-        return history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+        if row is None:
+            return None
+        last = sequence - 1 if row[0] is None else row[0]
+        return history.filter(sequence__lte=last).values_list("sequence", flat=True).last() or 0
 
     def places(self, rows: Iterable[Message], *, types: Collection[MessageType] | None = None) -> dict[int, Place]:
         """
