@@ -112,7 +112,7 @@ def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
     if approval.state != State.RUNNING:
         return False
     runs: Any = conversation.runs  # of a higher layer
-    return approval.fence < conversation.fence or not runs.alive().exists()
+    return approval.fence < conversation.fence or not runs.db_manager(conversation._state.db).alive().exists()
 
 
 def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:

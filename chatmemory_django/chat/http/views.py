@@ -231,7 +231,8 @@ def _checked(request: HttpRequest) -> _Asked:
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
         if isinstance(question, Resume):
-            named = policy.conversations(request, "view").filter(memory_id=posted.id)  # staff know no other id
+            allowed = policy.conversations(request, "view").using(found.db)
+            named = allowed.filter(memory_id=posted.id)  # staff know no other id
             return _decided(policy, request, conversation or named.first(), question)
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
@@ -255,16 +256,15 @@ def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversat
     """Record what the user decided on the calls of an answer that waits, which goes on then."""
     if conversation is None:
         raise _nothing_waits()
-    may = by_policy(policy, request, conversation)
+    may, using = by_policy(policy, request, conversation), conversation._state.db
     if conversation.owner_id != request.user.pk:
-        if not policy.conversations(request, "view").filter(pk=conversation.pk).exists():
+        if not policy.conversations(request, "view").using(using).filter(pk=conversation.pk).exists():
             raise NotAllowedError(404, "There is no such chat.")
         if not (resume.decisions or may(OWNER)):
             raise NotAllowedError(403, "You may not approve this.")
     try:
-        decide(
-            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user, may
-        )
+        own = Conversation.objects.using(using).filter(pk=conversation.pk)
+        decide(own, conversation.memory_id, resume.decisions, request.user, may)
     except NotPendingError:
         raise _nothing_waits() from None
     except PermissionDenied:

@@ -448,6 +448,53 @@ class TestStaff:
         assert paid == []
 
 
+class NoReplica:
+    """A router that reads what the chat stores from a database that does not exist."""
+
+    def db_for_read(self, model, **hints):
+        return "replica" if model._meta.app_label in {"chatmemory", "chatmemory_chat"} else None
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+class TestAReplica:
+    """It may not have what waits yet, so decisions read the database that they write to."""
+
+    @pytest.mark.parametrize("decides", ["the owner", "staff in the chat", "staff by REST"])
+    def test_no_decision_needs_it(self, talk, settings, paid, bob, decides):
+        is_staff = decides != "the owner"
+        approve_by = "chatmemory.clear_conversation" if is_staff else "owner"
+        client = talk(approve_by=approve_by, memory_options={"using": "default"})
+        bob.is_staff = True
+        bob.save()
+        client.of_bob = bearer(bob)
+        asynchronous(client.ask)()
+        bob = granted(bob, "view_conversation", "view_message_text", "clear_conversation")
+        approval = {"id": str(ToolApproval.objects.get().pk), "approved": True}
+        part = {"type": "tool-pay", "state": "approval-responded", "approval": approval}
+        settings.DATABASE_ROUTERS = [NoReplica()]
+
+        if decides == "staff by REST":
+            by_rest = APIClient()
+            by_rest.force_authenticate(bob)
+            response = by_rest.post(f"/api/conversations/{MEMORY_ID}/approvals/", approval, format="json")
+            assert response.status_code == 204, response.content
+            wait_for_threads()
+        else:
+
+            @asynchronous
+            async def decide():
+                sent = await send(
+                    as_bob(client) if is_staff else client, {"id": "1", "role": "assistant", "parts": [part]}
+                )
+                assert (await chunks(sent))[-1]["type"] == "finish"
+
+            decide()
+
+        assert paid == [5]
+
+
 class TestACrash:
     @asynchronous
     async def test_the_page_shows_that_the_outcome_is_unknown_and_a_click_goes_on(self, talk, paid):
