@@ -101,6 +101,7 @@ class TestTheChat:
         [_, answer] = await client.messages(MEMORY_ID)
         part = {"type": "tool-pay", "toolCallId": "c1", "input": {"amount": 5}}
         assert call_in(answer) == {**part, "state": "approval-requested", "approval": {"id": str(approval.pk)}}
+        assert "waitsForOthers" not in {**answer["metadata"], **sent[-1].get("messageMetadata", {})}
         assert paid == []
 
     @asynchronous
@@ -354,13 +355,14 @@ class TestStaff:
 
     @asynchronous
     async def test_the_owner_may_not_decide_but_goes_on_asking_and_the_call_waits_on(self, shop, paid):
-        await shop.ask()
+        assert (await shop.ask())[-1]["messageMetadata"]["waitsForOthers"] == ["c1"]
         [_, answer] = await shop.messages(MEMORY_ID)
         assert (await send(shop, response_to(answer))).status_code == 403
         assert (await send(shop, answer)).status_code == 409  # it decides nothing, and nothing was decided
 
         await shop.say("And the weather?", "q2", MEMORY_ID)
 
+        assert answer["metadata"]["waitsForOthers"] == ["c1"]
         _, answer, _, last = await shop.messages(MEMORY_ID)
         assert call_in(answer)["state"] == "approval-requested"
         assert last["parts"][-1]["text"] == "Sunny."
