@@ -489,7 +489,7 @@ class Conversation(models.Model):
 
     @property
     def _rows(self) -> MessageQuerySet:
-        """The rows of its messages, in the database that it was read from, whatever a router says."""
+        """The rows of its messages, in the database that it was read from, whichever a router names."""
         return self.messages.db_manager(self._state.db).all()
 
     @property

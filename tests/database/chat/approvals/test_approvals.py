@@ -945,7 +945,7 @@ class Elsewhere:
     db_for_write = db_for_read
 
 
-def test_everything_is_in_the_database_of_the_memory_whatever_the_router_says(settings):
+def test_everything_is_in_the_database_of_the_memory_whichever_the_router_names(settings):
     site = Site(calling(PAY), "Done.", "Edited.", calling(PAY), "Sunny.", memory_options={"using": "default"})
     settings.DATABASE_ROUTERS = [Elsewhere()]
     options = {"client_message_id": "q1", "persist": "early"}

@@ -372,7 +372,7 @@ class TestSummaries:
 
 class TestErrors:
     @asynchronous
-    async def test_a_memory_in_another_database_than_the_routers_is_an_error_that_says_so(self, chat, caplog):
+    async def test_a_memory_in_another_database_than_the_routers_is_an_error_with_both_names(self, chat, caplog):
         sent = await chat("Hi.", memory_options={"using": "elsewhere"}).say("Hello.")
 
         assert sent[-1] == {"type": "error", "errorText": "Something went wrong. Try again."}
