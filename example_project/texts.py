@@ -76,6 +76,7 @@ TEXTS = {
     "tool_failed": _("failed"),
     "tool_unknown": _("outcome unknown"),
     "tool_waits": _("waiting for your approval"),
+    "tool_others": _("waiting for somebody else"),
     "may_run": _("May this be run?"),
     "approve": _("Approve"),
     "deny": _("Deny"),

@@ -368,6 +368,7 @@ class Assistant:
         telemetry.identify(memory.id, options.get("owner"))
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
+        lease.check(memory)
         memory.reserved_tokens = self._reserved_tokens(memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:

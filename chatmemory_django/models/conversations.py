@@ -479,13 +479,18 @@ class Conversation(models.Model):
         pinned, summary, window = memory_parts(*self._bounds)
         if self.pinned_sequence is None and self.summary_sequence is None:
             # For "this row or the window", SQLite reads the whole conversation.
-            return self.messages.filter(window).order_by("sequence")
+            return self._rows.filter(window).order_by("sequence")
         part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self.messages.filter(in_memory(*self._bounds)).order_by(part, "sequence")
+        return self._rows.filter(in_memory(*self._bounds)).order_by(part, "sequence")
 
     def remembers(self, row: Message) -> bool:
         """Return whether *row* is in the memory, as of when this object was read."""
         return is_in_memory(row.sequence, *self._bounds, superseded=row.superseded)
+
+    @property
+    def _rows(self) -> MessageQuerySet:
+        """The rows of its messages, in the database that it was read from, whichever a router names."""
+        return self.messages.db_manager(self._state.db).all()
 
     @property
     def _bounds(self) -> tuple[int, int | None, int | None]:
@@ -514,7 +519,7 @@ class Conversation(models.Model):
         """Yield what may come back to the memory, newest first, read *size* at a time; nothing that is *covered*."""
         before = self.window_start
         while True:
-            rows = before_memory(self.messages.all(), before, self.forgotten_through, self.kept_out_through, covered)
+            rows = before_memory(self._rows, before, self.forgotten_through, self.kept_out_through, covered)
             found = list(shown(rows.filter(on_path=True).exclude(type=MessageType.SYSTEM.value)[:size]))
             yield from found
             if len(found) < size:
@@ -527,7 +532,7 @@ class Conversation(models.Model):
 
     def history(self, *, all_branches: bool = False) -> MessageQuerySet:
         """Return the rows of the history, in order: those on the current path or on *all_branches*."""
-        return self.messages.history(all_branches=all_branches)
+        return self._rows.history(all_branches=all_branches)
 
     def alternatives(self, sequence: int) -> MessageQuerySet:
         """
@@ -536,19 +541,24 @@ class Conversation(models.Model):
 
         Empty if the history has no such message.
         """
-        history = self.messages.history(all_branches=True).order_by("sequence")
+        history = self._rows.history(all_branches=True).order_by("sequence")
         parent = self.parent_of(sequence)
         if parent is None:
             return history.none()
         return history.filter(sequence__in=children_of(history, parent) - {sequence})
 
     def parent_of(self, sequence: int) -> int | None:
-        """Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist."""
-        history = self.messages.history(all_branches=True).order_by("sequence")
+        """
+        Return the parent of message *sequence* of the history; 0 if it is the first, None if it does not exist.
+
+        Where no history is kept, the parent may be deleted; then it is what is left before that.
+        """
+        history = self._rows.history(all_branches=True).order_by("sequence")
         row = history.filter(sequence=sequence).values_list("parent_sequence").first()
-        if row is None or row[0] is not None:
-            return None if row is None else row[0]
-        return history.filter(sequence__lt=sequence).values_list("sequence", flat=True).last() or 0
+        if row is None:
+            return None
+        last = sequence - 1 if row[0] is None else row[0]
+        return history.filter(sequence__lte=last).values_list("sequence", flat=True).last() or 0
 
     def places(self, rows: Iterable[Message], *, types: Collection[MessageType] | None = None) -> dict[int, Place]:
         """
@@ -563,7 +573,7 @@ class Conversation(models.Model):
 
     def evicted(self) -> MessageQuerySet:
         """Return the rows of the history that are no longer in the memory."""
-        return self.messages.evicted()
+        return self._rows.evicted()
 
 
 SITE_FIELDS = ("memory_id", "owner", "title", "metadata", "is_pinned", "is_archived", "expires_at")

@@ -416,3 +416,20 @@ class TestRemoved:
 
         assert texts(pending.messages) == ["1", "3", "4", "5"]
         assert pending.previous is None
+
+
+class TestReject:
+    def test_a_rejected_message_stays_away_where_its_branch_becomes_the_path_again(self):
+        memory = memory_in(DjangoChatMemoryStore(), "one")
+        with pytest.raises(TimeoutError), memory.turn("early") as turn:
+            turn.add(UserMessage("rejected"))
+            turn.reject(1, "file")
+            raise TimeoutError
+        memory.add(UserMessage("instead"), after=1)
+
+        memory.switch(2)
+        memory.add(AiMessage("two"))
+
+        assert texts(memory.messages()) == ["one", "two"]
+        assert [row.sequence for row in Message.objects.history()] == [1, 2, 4]
+        assert Conversation.objects.get().memory_messages == 2

@@ -7,12 +7,20 @@ import pytest
 from django.db import connection, transaction
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS, AdditiveWords
 
+CALLS = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "look", "{}")])
 QUESTION, ANSWER = UserMessage("how are you"), AiMessage("very well")
 
 pytestmark = pytest.mark.django_db
@@ -191,8 +199,8 @@ class TestStatements:
         assert [row.token_count for row in Message.objects.history()] == [6, 5]
 
 
-def window(memory_id: str) -> ChatMemory:
-    return MessageWindowChatMemory(max_messages=6, id=memory_id, store=DjangoChatMemoryStore())
+def window(memory_id: str, max_messages: int = 6) -> ChatMemory:
+    return MessageWindowChatMemory(max_messages=max_messages, id=memory_id, store=DjangoChatMemoryStore())
 
 
 def filled(memory_id: str) -> ChatMemory:
@@ -210,6 +218,7 @@ def rows_of(memory_id: str) -> list:
 OTHERS = {
     "nothing": lambda other: None,
     "an add": lambda other: other.add(UserMessage("by another")),
+    "a smaller window": lambda other: window(other.id, 2).add(UserMessage("by another")),
     "many adds": lambda other: [other.add(UserMessage(f"{number} by another")) for number in range(7)],
     "a new system message": lambda other: other.add(SystemMessage("Be kind.")),
     "a clear": lambda other: other.clear(),
@@ -259,6 +268,29 @@ class TestOtherWriters:
 
         assert turned.messages() == expected.messages()
         assert rows_of("turned") == rows_of("expected")
+
+    @pytest.mark.parametrize("other", OTHERS)
+    def test_without_history_the_rows_are_those_of_the_memory_whatever_others_wrote_between_its_rounds(
+        self, other, settings
+    ):
+        kept, left = [], []
+        for keeps, found in ((True, kept), (False, left)):
+            settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": keeps}
+            turned = filled(f"turned {keeps}")
+            with turned.turn("early") as turn:
+                turn.add(QUESTION)
+                turn.add(CALLS)
+                turn.save()
+                OTHERS[other](window(turned.id))
+                turn.add(ToolExecutionResultMessage.from_request(*CALLS.tool_execution_requests, "found"))
+                turn.save()
+                turn.add(ANSWER)
+            found += turned.store.get_messages(turned.id)
+
+        assert left == kept
+        conversation = Conversation.objects.get(memory_id="turned False")
+        assert {*conversation.messages.all()} == {*conversation.memory()}
+        assert conversation.memory_messages == len(left)
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 6, 20])
     def test_an_early_turn_of_many_questions_evicts_like_as_many_adds(self, limit):

@@ -219,7 +219,9 @@ class Exchange:
     def _request(self) -> ChatRequest:
         memory, begun = self.turn.whole()
         entries = memory.entries()
-        self._is_first = not any(entry.type == MessageType.AI for entry in entries if entry.key < begun)
+        # An answer that never came further than to its calls gives no title, and the next one does.
+        texts = (entry.type == MessageType.AI and not entry.calls_tools for entry in entries if entry.key < begun)
+        self._is_first = not any(texts)
         sent = to_send(
             entries,
             begun,
@@ -343,7 +345,7 @@ class Exchange:
 
     @property
     def first(self) -> tuple[UserMessage, AiMessage] | None:
-        """The question and its answer, once the model has given the first answer of the memory."""
+        """The question and its answer, once the model has given the first answer of the memory that ended."""
         if not (self.is_complete and self._is_first) or self.pending or self.response is None:
             return None
         return None if self.asked is None else (self.asked, self.response.ai_message)

@@ -15,7 +15,7 @@ from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.files import ConversationKey, whole
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.whole import as_kept, messages_of
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -174,7 +174,7 @@ def _newest_question(conversation: Conversation) -> Message | None:
 
 def _check_not_removed(conversation: Conversation, memory: ChatMemory, client_message_id: str) -> None:
     """Raise ``MessageNotFoundError`` if the message with that id, which is not in the history, was removed."""
-    removed = conversation.messages.filter(in_history=False)
+    removed = messages_of(conversation).filter(in_history=False)
     row = removed.filter(client_message_id=client_message_id).first()
     if row is None and (sequence := message_sequence(client_message_id)):
         row = removed.filter(sequence=sequence, client_message_id=None, type=MessageType.USER).first()

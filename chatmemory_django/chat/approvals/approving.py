@@ -121,7 +121,7 @@ def by_policy(policy: AccessPolicy, request: HttpRequest, conversation: Conversa
         if not may_decide(request.user, approve_by):
             return False
         allowed = policy.conversations(request, "approve" if approve_by == OWNER else "view")
-        return allowed.filter(pk=conversation.pk).exists()
+        return allowed.using(conversation._state.db).filter(pk=conversation.pk).exists()
 
     return may
 
@@ -255,7 +255,7 @@ def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversati
         approval.approved, approval.reason = decision.approved, decision.reason
         approval.decided_at, approval.decided_by = timezone.now(), "" if by is None else str(by.pk)
         with for_owner(conversation.owner_id):
-            approval.save(update_fields=["approved", "reason", "decided_at", "decided_by"])
+            approval.save(using=approval._state.db, update_fields=["approved", "reason", "decided_at", "decided_by"])
         write(conversation)
     return [known[str(decision.id)] for decision in decisions]
 
@@ -275,7 +275,7 @@ def _claim(named: set[str], fence: int | None, newest: bool | None, conversation
     for approval in [] if chosen is None else _to_do(chosen, fence):
         if approval.approved and approval.state == State.WAITING and not approval.has_expired:
             approval.state, approval.fence = State.RUNNING, fence or conversation.fence
-            approval.save(update_fields=["state", "fence"])
+            approval.save(using=approval._state.db, update_fields=["state", "fence"])
             approved.append(approval)
         elif chosen is not None:
             ended.append(Ended(approval, _unrun(chosen, approval)))
@@ -320,7 +320,7 @@ def _close(store: Callable[[Sequence[ChatMessage]], object], may: May | None, co
             if approval.approved is None:
                 approval.approved, approval.decided_at = False, timezone.now()
             approval.state = State.ENDED
-            approval.save(update_fields=["approved", "decided_at", "state"])
+            approval.save(using=approval._state.db, update_fields=["approved", "decided_at", "state"])
         if texts:
             still_open.append(StillOpen(answer.calls, texts))
     if results:

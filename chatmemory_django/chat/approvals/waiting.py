@@ -7,7 +7,7 @@ memory was cleared. One of the owner has to be in the memory as well, since a qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -112,11 +112,17 @@ def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
     if approval.state != State.RUNNING:
         return False
     runs: Any = conversation.runs  # of a higher layer
-    return approval.fence < conversation.fence or not runs.alive().exists()
+    return approval.fence < conversation.fence or not runs.db_manager(conversation._state.db).alive().exists()
 
 
-def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict[tuple[int, int], Approval]:
-    """Return the approvals of the calls in *messages*, rows of *conversation*, by sequence and position."""
+def shown_approvals(
+    conversation: Conversation, messages: Iterable[Any], may: Callable[[str], bool] | None = None
+) -> dict[tuple[int, int], Approval]:
+    """
+    Return the approvals of the calls in *messages*, rows of *conversation*, by sequence and position.
+
+    *may* is whether the user for whom they are may decide on a call with this ``approve_by``; by default, on each.
+    """
     callers = [row.sequence for row in messages if getattr(row.chat_message, "tool_execution_requests", ())]
     found = list(approvals_of(conversation).filter(sequence__in=callers)) if callers else []
     answers = waiting_answers(conversation) if any(approval.is_open for approval in found) else []
@@ -129,6 +135,7 @@ def shown_approvals(conversation: Conversation, messages: Iterable[Any]) -> dict
             each.reason,
             each.sequence in waiting and each.is_open and not each.has_expired and each.id not in dead,
             UNKNOWN if each.id in dead else "",
+            may is not None and each.is_pending and not may(each.approve_by),
         )
         for each in found
     }

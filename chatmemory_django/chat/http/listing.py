@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext
 
 from chatmemory_django import conf
+from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.http.files import Files, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages
@@ -57,13 +58,14 @@ class Listed(NamedTuple):
     """Whether there is a part of an answer that has not ended, so that it may be in progress."""
 
 
-def newest_messages(conversation: Conversation, files: Files, *, is_answering: bool) -> Listed:
+def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> Listed:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
     They begin with a question, and are those of at most ``MAX_MESSAGES`` rows and ``MAX_PAGE_CHARACTERS``. If that is
     only a part of the last answer, its question, its first row, which gives it its id, and its last ones are returned.
-    If it *is_answering*, what the stream of the last answer has is left out.
+    *may* is whether their reader may decide on a call. If it *is_answering*, what the stream of the last answer has is
+    left out.
     """
     history = conversation.history().defer("verbatim")
     most = int(conf.chat()["MAX_MESSAGES"])
@@ -84,7 +86,7 @@ def newest_messages(conversation: Conversation, files: Files, *, is_answering: b
     shown.reverse()
     if len(shown) < len(found):
         shown = _from_question(conversation, shown, files)
-    approvals = shown_approvals(conversation, shown)
+    approvals = shown_approvals(conversation, shown, may)
     last = next((index for index in range(len(shown) - 1, -1, -1) if _is_question(shown[index])), -1)
     is_open = -1 < last < len(shown) - 1 and not (shown[last].is_complete and _is_end(shown[-1].chat_message))
     if is_open and is_answering:

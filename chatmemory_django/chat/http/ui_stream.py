@@ -26,6 +26,7 @@ from chatmemory_django.chat.model import (
 from chatmemory_django.chat.ui_messages.writing import (
     NOT_JSON,
     OUTCOME_UNKNOWN,
+    WAITS_FOR_OTHERS,
     Row,
     answer_metadata,
     answer_text,
@@ -83,6 +84,7 @@ class UiStream:
         self._has_started = self._has_ended = False
         self._step: _Step | None = None
         self._stored: list[Mapping[str, Any]] = []
+        self._others: list[str] = []
         for row in before:
             message = row.chat_message
             if isinstance(message, AiMessage):
@@ -100,9 +102,9 @@ class UiStream:
         metadata = {"createdAt": timestamp(datetime.now(UTC))} if self._metadata is None else dict(self._metadata)
         return [{"type": "start", "messageId": self._message_id, "messageMetadata": metadata}]
 
-    def feed(self, event: AssistantEvent) -> list[Chunk]:
+    def feed(self, event: AssistantEvent, *, is_others: bool = False) -> list[Chunk]:
         """
-        Return the chunks for *event*.
+        Return the chunks for *event*; *is_others* is whether somebody else decides on the call that it asks about.
 
         Thinking after text begins a new part, whereas the history joins all thinking of a step. A result that matches
         no call of the last step adds nothing.
@@ -113,7 +115,9 @@ class UiStream:
         if isinstance(event, ToolExecutionResultMessage):
             return chunks + self._step.result(event) if self._step else chunks
         if isinstance(event, ApprovalRequested):
-            return chunks + self._step.request(event) if self._step else chunks
+            asked = self._step.request(event) if self._step else []
+            self._others += [each["toolCallId"] for each in asked if is_others]
+            return chunks + asked
         step = self._step
         if step is None or step.is_answered:
             number = step.number + 1 if step else 1
@@ -136,7 +140,7 @@ class UiStream:
         """End a complete answer."""
         if self._has_ended:
             return []
-        metadata = answer_metadata(self._stored)
+        metadata = answer_metadata(self._stored) | ({WAITS_FOR_OTHERS: self._others} if self._others else {})
         end: Chunk = {"type": "finish"}
         if "finishReason" in metadata:
             end["finishReason"] = metadata["finishReason"]

@@ -34,7 +34,7 @@ from chatmemory_django.access import (
     seconds_to_wait,
 )
 from chatmemory_django.chat.answers.exchange import Exchange
-from chatmemory_django.chat.answers.questions import Question, question_again
+from chatmemory_django.chat.answers.questions import Question, conversation_of, question_again
 from chatmemory_django.chat.answers.rejections import Rejection
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.titles import aentitle, entitle, first_words
@@ -231,7 +231,8 @@ def _checked(request: HttpRequest) -> _Asked:
         files = Files.of(request, request.path, posted.id, memory_id)
         question = posted.question(partial(stored_file, conversation, files))
         if isinstance(question, Resume):
-            named = policy.conversations(request, "view").filter(memory_id=posted.id)  # staff know no other id
+            allowed = policy.conversations(request, "view").using(found.db)
+            named = allowed.filter(memory_id=posted.id)  # staff know no other id
             return _decided(policy, request, conversation or named.first(), question)
         if question.message is not None:
             check_files(question.message, remote=policy.may_link_files(request))
@@ -255,16 +256,15 @@ def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversat
     """Record what the user decided on the calls of an answer that waits, which goes on then."""
     if conversation is None:
         raise _nothing_waits()
-    may = by_policy(policy, request, conversation)
+    may, using = by_policy(policy, request, conversation), conversation._state.db
     if conversation.owner_id != request.user.pk:
-        if not policy.conversations(request, "view").filter(pk=conversation.pk).exists():
+        if not policy.conversations(request, "view").using(using).filter(pk=conversation.pk).exists():
             raise NotAllowedError(404, "There is no such chat.")
         if not (resume.decisions or may(OWNER)):
             raise NotAllowedError(403, "You may not approve this.")
     try:
-        decide(
-            Conversation.objects.filter(pk=conversation.pk), conversation.memory_id, resume.decisions, request.user, may
-        )
+        own = Conversation.objects.using(using).filter(pk=conversation.pk)
+        decide(own, conversation.memory_id, resume.decisions, request.user, may)
     except NotPendingError:
         raise _nothing_waits() from None
     except PermissionDenied:
@@ -315,7 +315,8 @@ def _messages(
     if conversation is None:
         return Listed([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    return newest_messages(conversation, Files.of(request, root, chat_id, memory_id), is_answering=is_answering)
+    files, may = Files.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
+    return newest_messages(conversation, files, may, is_answering=is_answering)
 
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
@@ -349,6 +350,7 @@ class _Work:
             "answer_id": answer_id,
             "after": asked.question.after,
         }
+        self._request = request
         self._answer_id = answer_id
         self._ui = UiStream(answer_id)
         self._returns_message = returns_message
@@ -416,10 +418,13 @@ class _Work:
                 answer.question = exchange.turn.question
                 if self._is_stored and exchange.first and self._assistant.title is first_words:  # it takes no time
                     entitle(exchange.memory, *exchange.first, first_words)
-                for request in exchange.pending:
-                    answer.put(_encoded(self._ui.feed(request)))
+                conversation = conversation_of(exchange.memory) if exchange.pending else None
+                if conversation is not None:
+                    may = by_policy(access_policy(), self._request, conversation)
+                    for each in exchange.pending:
+                        answer.put(_encoded(self._ui.feed(each, is_others=not may(each.approve_by))))
             if self._returns_message:
-                self.message = _message(self._asked, self._answer_id)
+                self.message = _message(self._asked, self._answer_id, self._request)
         except Exception as exc:
             if isinstance(exc, AWAY) and not self._is_stored:
                 raise
@@ -459,7 +464,7 @@ class _Work:
         return self._ui.error(explained(exc, self.rejected)[1])
 
 
-def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
+def _message(asked: _Asked, answer_id: str, request: HttpRequest) -> dict[str, Any] | None:
     """Return the answer with this id as it is stored, all its rows as one message; None if there is none."""
     rows = Message.objects.using(router.db_for_write(Message))
     sequence = message_sequence(answer_id)
@@ -471,7 +476,8 @@ def _message(asked: _Asked, answer_id: str) -> dict[str, Any] | None:
     conversation, sequence = first  # as values: with a subquery, MariaDB reads the whole history
     answer = list(rows.history().filter(conversation=conversation, sequence__gte=sequence).order_by("sequence"))
     has_calls = any(row.payload for row in answer)  # without one, a message is only a text
-    approvals = shown_approvals(answer[0].conversation, answer) if has_calls else {}
+    may = by_policy(access_policy(), request, answer[0].conversation) if has_calls else None
+    approvals = shown_approvals(answer[0].conversation, answer, may) if has_calls else {}
     return to_ui_messages(answer, approvals, unknown=_(OUTCOME_UNKNOWN))[0]
 
 

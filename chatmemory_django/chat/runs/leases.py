@@ -107,6 +107,15 @@ class Lease:
             self.taken, self._is_own = taken, True
         return self.fence
 
+    def check(self, memory: ChatMemory) -> None:
+        """Raise ``ValueError`` if *memory* is in another database than the run that is taken for it."""
+        using = getattr(memory.store, "using", None)
+        if self.taken is not None and using not in {None, self.taken.using}:
+            raise ValueError(
+                f"The memory {memory.id!r} is in the database {using!r}, and the chat over HTTP looks for its "
+                f"conversation in {self.taken.using!r}: let a router name the database, instead of using=."
+            )
+
     @property
     def fence(self) -> int | None:
         """The fence of the conversation, if it is taken."""

@@ -27,6 +27,9 @@ NOT_JSON = "The arguments of this call are not JSON."
 OUTCOME_UNKNOWN = "The outcome of this call is unknown."
 """What is shown of a call that was stored, and its result was not."""
 
+WAITS_FOR_OTHERS = "waitsForOthers"
+"""The name in the metadata of an answer for the ids of the calls that somebody else decides on."""
+
 FINISH_REASONS = {
     "stop": "stop",
     "length": "length",
@@ -73,6 +76,8 @@ class Approval(NamedTuple):
     """Whether the answer waits for it."""
     error: str = ""
     """What is shown of a call that has no result, and will have none."""
+    is_others: bool = False
+    """Whether somebody else than the reader of the page decides."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -105,7 +110,8 @@ def to_ui_messages(
 
     ``metadata`` has ``createdAt``; for a question that the model's server did not accept, ``rejected`` with the reason;
     and for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs`` (milliseconds), ``partial`` and
-    ``shortened``, if they are known; see ``answer_metadata``.
+    ``shortened``, if they are known; see ``answer_metadata``. ``waitsForOthers`` has the ids of the calls that wait for
+    somebody else.
     """
     messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
@@ -252,7 +258,11 @@ def _answered(
             calls = range(len(message.tool_execution_requests))
             given = [(results.get((index, call)), approvals.get((row.sequence, call))) for call in calls]
             parts += _step_parts(message, given, len(stored), unknown)
-    return [_ui_message(answer[0].row, "assistant", parts, answer_metadata(stored))]
+    others = {each.id for each in approvals.values() if each.is_others}
+    waiting = [part for part in parts if part.get("state") == "approval-requested"]
+    left = [part["toolCallId"] for part in waiting if part["approval"]["id"] in others]
+    metadata = answer_metadata(stored) | ({WAITS_FOR_OTHERS: left} if left else {})
+    return [_ui_message(answer[0].row, "assistant", parts, metadata)]
 
 
 def _step_parts(

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.core.stored_files import Extracted
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
@@ -443,7 +444,10 @@ def _relocate(messages: MessageQuerySet, relocation: Relocation) -> None:
     behind.update(on_path=False, superseded=True)
     for parts in in_parts(relocation.entered, MAX_ROWS):
         within = messages.filter(sequence__range=(parts[0][0], parts[-1][1]), in_history=True)
-        within.filter(reduce(or_, (Q(sequence__range=part) for part in parts))).update(on_path=True, superseded=False)
+        is_rejected = Case(When(metadata__has_key=REJECTED, then=Value(True)), default=Value(False))  # it stays away
+        within.filter(reduce(or_, (Q(sequence__range=part) for part in parts))).update(
+            on_path=True, superseded=is_rejected
+        )
     if relocation.shown:
         messages.filter(sequence__in=relocation.shown).update(superseded=False)
 

@@ -85,6 +85,12 @@ export async function post(body, signal) {
     return response;
 }
 
+/** Return the ids of the calls that wait for the approval of somebody else, by the id of the answer. */
+export async function waitingForOthers(id, signal) {
+    const messages = await rest(`${CHAT}/${encodeURIComponent(id)}/messages`, {signal});
+    return new Map(messages.map(message => [message.id, message.metadata?.waitsForOthers ?? []]));
+}
+
 /** Return the stream of the answer in progress; null if there is none. */
 export async function resume(id, signal) {
     const response = await request(`${CHAT}/${encodeURIComponent(id)}/stream`, {signal});

@@ -1,6 +1,6 @@
 // The open conversation: its messages, its requests to the chat, and the answers.
 
-import {about, conversationPath, post, Refused, rest, resume, stop, WHOLE} from "./api.js";
+import {about, conversationPath, post, Refused, rest, resume, stop, waitingForOthers, WHOLE} from "./api.js";
 import {announce, text} from "./dom.js";
 import {dropUnsent, keepUnsent, unsentOf} from "./drafts.js";
 import {withContent} from "./files.js";
@@ -19,6 +19,7 @@ export class Conversation {
     #rows = [];
     #older = null;
     #approvals = [];
+    #others = new Map();
     #streamed = null; // the id of an answer in progress whose stream has all of it
     #fates = new Map();
     #unsent = null;
@@ -174,6 +175,7 @@ export class Conversation {
         this.#setBusy(false);
         this.page.onStatus("");
         [this.#about, this.#rows, this.#older, this.#approvals, this.#fates] = [null, [], null, [], new Map()];
+        this.#others = new Map();
         this.#isSending = false;
     }
 
@@ -330,9 +332,10 @@ export class Conversation {
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
         const page = known && await rest(`${conversationPath(this.id)}messages/?page_size=${size}&${WHOLE}`, {signal});
         const rows = page?.results.reverse() ?? [];
-        // Only an answer that calls a tool can wait for an approval.
-        const calls = rows.findLast(row => row.message?.type !== "TOOL_EXECUTION_RESULT")?.message?.toolExecutionRequests;
-        const waiting = calls?.length ? await rest(`${conversationPath(this.id)}approvals/`, {signal}) : null;
+        // Only a call without a result can wait for an approval.
+        const isOpen = toMessages(rows).some(message => message.parts.some(part => part.state === "unknown"));
+        const waiting = isOpen ? await rest(`${conversationPath(this.id)}approvals/`, {signal}) : null;
+        this.#others = isOpen ? await waitingForOthers(this.id, signal) : new Map();
         [this.#about, this.#rows, this.#older] = [known, rows, page?.next ?? null];
         this.#approvals = waiting?.approvals ?? [];
         if (this.#unsent && rows.some(row => isStoredAs(this.#unsent, row))) this.#drop();
@@ -356,7 +359,7 @@ export class Conversation {
     }
 
     #show({keepsTail = false} = {}) {
-        const messages = toMessages(this.#rows, this.#approvals).filter(message => message.id !== this.#streamed);
+        const messages = toMessages(this.#rows, this.#approvals, this.#others).filter(message => message.id !== this.#streamed);
         this.page.transcript.show(messages, this.#known(), {keepsTail});
         if (this.#unsent && !this.#isSending) this.page.transcript.showUnsent(this.#unsent.parts);
         this.page.onShown({isEmpty: !messages.length && !this.#unsent, hasOlder: this.#older !== null});

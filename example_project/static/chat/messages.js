@@ -5,9 +5,10 @@
  *
  * {role, sequences, parts, places, hasEnded, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
  * name, input, output, state, approval} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
- * *written* the sequence of its last row that the model wrote.
+ * *written* the sequence of its last row that the model wrote. *others* are the ids of the calls that wait for somebody else,
+ * by the id of the answer.
  */
-export function toMessages(rows, approvals = []) {
+export function toMessages(rows, approvals = [], others = new Map()) {
     const [messages, first] = [[], []];
     let isComplete = true; // whether the last question has an answer that has ended
     for (const row of rows) {
@@ -29,6 +30,9 @@ export function toMessages(rows, approvals = []) {
         for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
             const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
             if (call) Object.assign(call, {state: "waiting", approval: waiting.id});
+        }
+        for (const call of message.parts) {
+            if (call.state === "unknown" && others.get(message.id)?.includes(call.id)) call.state = "others";
         }
         if (role === "assistant") addMetadata(message.metadata, row.metadata ?? {});
         else if (row.metadata?.rejected) message.metadata.rejected = row.metadata.rejected;

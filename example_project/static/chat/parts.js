@@ -5,7 +5,7 @@ import {element, icon, text} from "./dom.js";
 import {shownFile} from "./files.js";
 import {markdown} from "./markdown.js";
 
-const STATES = {running: ["spin", "tool_runs"], waiting: ["stop", "tool_waits"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"], unknown: ["cross", "tool_unknown"]};
+const STATES = {running: ["spin", "tool_runs"], waiting: ["stop", "tool_waits"], others: ["stop", "tool_others"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"], unknown: ["cross", "tool_unknown"]};
 
 /** Show *parts* in *container*. Elements of unchanged parts are kept, so that open details stay open. */
 export function showParts(container, parts, {isMarkdown = true} = {}) {
@@ -65,7 +65,7 @@ const FILLERS = {
         shown.dataset.state = part.state;
         summary.replaceChildren(
             icon(drawing), element("code", {}, `${part.name}(${brief(part.input)})`),
-            element("span", {class: part.state === "unknown" ? "outcome" : "unseen"}, ` ${text(words)}`),
+            element("span", {class: ["unknown", "others"].includes(part.state) ? "outcome" : "unseen"}, ` ${text(words)}`),
             part.output ? element("span", {class: "outcome"}, part.output) : "",
         );
         body.replaceChildren(

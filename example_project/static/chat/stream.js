@@ -41,6 +41,9 @@ export class Answer {
         else if (chunk.type === "abort") this.state = "stopped";
         else if (chunk.type === "error") [this.state, this.error] = ["failed", chunk.errorText];
         Object.assign(this.metadata, chunk.messageMetadata);
+        for (const call of this.parts.filter(part => part.state === "waiting")) {
+            if (this.metadata.waitsForOthers?.includes(call.id)) call.state = "others";
+        }
     }
 
     #say(kind, step, chunk) {

@@ -501,6 +501,25 @@ class TestApprovals:
         talk.page.locator("#heading", has_text="<b>Fjords</b>").wait_for()
         assert talk.page.get_by_role("button", name="Approve").count() == 0
 
+    def test_a_call_that_waits_for_somebody_else_has_no_buttons(self, chat):
+        talk = chat()
+
+        def as_others(route):  # as if the tool had an approve_by, a permission that the owner lacks
+            response = route.fetch()
+            messages = response.json()
+            messages[-1]["metadata"]["waitsForOthers"] = [messages[-1]["parts"][-1]["toolCallId"]]
+            route.fulfill(response=response, json=messages)
+
+        talk.page.route("**/api/chat/*/messages", as_others)
+        talk.page.route("**/approvals/", lambda route: route.fulfill(json={"approvals": []}))
+        talk.say("Call this chat Fjords")
+        talk.page.reload()
+
+        call = talk.page.locator(".call[data-state=others]")
+        call.wait_for()
+        assert "waiting for somebody else" in call.inner_text()
+        assert talk.page.get_by_role("button", name="Approve").count() == 0
+
     def test_a_denied_call_is_not_run(self, chat):
         talk = chat(language="de-DE")
         talk.say("Nenne diesen Chat Fjorde")

@@ -405,3 +405,19 @@ class TestRemoved:
 
         assert texts() == ["First, edited?", "Edited."]
         assert len(bot.model.requests) == 2
+
+
+class TestWithoutAHistory:
+    def test_an_edit_takes_the_place_of_a_question_whose_parent_is_deleted(self, ask, settings):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
+        bot = assistant("One.", "Two.", "Three.", "Four.", memory_options={"max_messages": 4})
+        ask(bot, "c", "First?", client_message_id="q1")
+        memory().add(UserMessage("elsewhere"))
+        memory().rewind(2)
+        ask(bot, "c", "Second?", client_message_id="q2")
+        ask(bot, "c", "Third?", client_message_id="q3")
+        assert texts() == ["Second?", "Two.", "Third?", "Three."]
+
+        ask(bot, "c", "Second, edited?", client_message_id="q2")
+
+        assert texts() == everything() == ["Second, edited?", "Four."]

@@ -936,6 +936,30 @@ class TestRaces:
         assert not Message.objects.filter(type="AI").exists()
 
 
+class Elsewhere:
+    """A router that has what the chat stores in a database that does not exist."""
+
+    def db_for_read(self, model, **hints):
+        return "elsewhere" if model._meta.app_label in {"chatmemory", "chatmemory_chat"} else None
+
+    db_for_write = db_for_read
+
+
+def test_everything_is_in_the_database_of_the_memory_whichever_the_router_names(settings):
+    site = Site(calling(PAY), "Done.", "Edited.", calling(PAY), "Sunny.", memory_options={"using": "default"})
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    options = {"client_message_id": "q1", "persist": "early"}
+
+    [asked] = site.ask(**options)
+    assert site.decide(asked) == "Done."
+    assert site.assistant.chat(site.memory_id, "Pay 5.", **options) == "Done."
+    assert site.assistant.chat(site.memory_id, "Pay 6.", **options) == "Edited."
+    site.ask()
+    assert site.assistant.chat(site.memory_id, "And the weather?") == "Sunny."
+
+    assert site.paid == [5]
+
+
 def test_a_turn_without_such_a_call_takes_no_statement_more():
     def count(needs_approval):
         site = Site("Hello.", needs_approval=needs_approval, title=None)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
@@ -12,8 +13,11 @@ from django.core.cache import cache
 from django.test import AsyncClient
 
 from chatmemory_django.chat.answers.titles import first_words
+from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, Resume
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import UnavailableError
+from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.chat.tools import Tool
 from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import AiMessage, Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation
@@ -86,6 +90,14 @@ class Ways:
                 run(collect())
 
 
+def waiting_tool(**options: str) -> Tool:
+    def find() -> str:
+        """Find the parcel."""
+        return "Hamburg"
+
+    return Tool(find, needs_approval=True, **options)
+
+
 each_way = pytest.mark.parametrize("way", ["chat", "stream", "achat", "astream"])
 
 
@@ -115,6 +127,27 @@ class TestAssistants:
         Ways.ask(way, assistant, "c", "Where is my parcel?")
 
         assert title() == "Where is my parcel?"
+
+    def test_an_answer_that_waits_for_an_approval_gives_it_when_it_ends(self, way):
+        assistant = Assistant(ScriptedModel(calling(("1", "find", "{}")), "In Hamburg"), tools=[waiting_tool()])
+        with suppress(ApprovalRequiredError):
+            Ways.ask(way, assistant, "c", "Where is my parcel?")
+        assert title() == ""
+
+        Ways.ask(way, assistant, "c", Resume(Decision(ToolApproval.objects.get().pk, approved=True)))
+
+        assert title() == "Where is my parcel?"
+
+    @pytest.mark.parametrize("approve_by", ["owner", "chatmemory.clear_conversation"])
+    def test_if_it_never_ends_the_next_answer_gives_it(self, way, approve_by):
+        tools = [waiting_tool(approve_by=approve_by)]
+        assistant = Assistant(ScriptedModel(calling(("1", "find", "{}")), "Sunny"), tools=tools)
+        with suppress(ApprovalRequiredError):
+            Ways.ask(way, assistant, "c", "Where is my parcel?")
+
+        Ways.ask(way, assistant, "c", "And the weather?")
+
+        assert title() == "And the weather?"
 
     def test_an_answer_that_fails_gives_none(self, way):
         assistant = Assistant(ScriptedModel(UnavailableError("down"), "In Hamburg"), persist="early")

@@ -101,6 +101,7 @@ class TestTheChat:
         [_, answer] = await client.messages(MEMORY_ID)
         part = {"type": "tool-pay", "toolCallId": "c1", "input": {"amount": 5}}
         assert call_in(answer) == {**part, "state": "approval-requested", "approval": {"id": str(approval.pk)}}
+        assert "waitsForOthers" not in {**answer["metadata"], **sent[-1].get("messageMetadata", {})}
         assert paid == []
 
     @asynchronous
@@ -354,13 +355,14 @@ class TestStaff:
 
     @asynchronous
     async def test_the_owner_may_not_decide_but_goes_on_asking_and_the_call_waits_on(self, shop, paid):
-        await shop.ask()
+        assert (await shop.ask())[-1]["messageMetadata"]["waitsForOthers"] == ["c1"]
         [_, answer] = await shop.messages(MEMORY_ID)
         assert (await send(shop, response_to(answer))).status_code == 403
         assert (await send(shop, answer)).status_code == 409  # it decides nothing, and nothing was decided
 
         await shop.say("And the weather?", "q2", MEMORY_ID)
 
+        assert answer["metadata"]["waitsForOthers"] == ["c1"]
         _, answer, _, last = await shop.messages(MEMORY_ID)
         assert call_in(answer)["state"] == "approval-requested"
         assert last["parts"][-1]["text"] == "Sunny."
@@ -446,6 +448,53 @@ class TestStaff:
         assert (await send(as_bob(shop), answer)).status_code == 403
         assert (await as_bob(shop).post({"id": MEMORY_ID, "messages": [user("Hi.", "x")]})).status_code == 404
         assert paid == []
+
+
+class NoReplica:
+    """A router that reads what the chat stores from a database that does not exist."""
+
+    def db_for_read(self, model, **hints):
+        return "replica" if model._meta.app_label in {"chatmemory", "chatmemory_chat"} else None
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+class TestAReplica:
+    """It may not have what waits yet, so decisions read the database that they write to."""
+
+    @pytest.mark.parametrize("decides", ["the owner", "staff in the chat", "staff by REST"])
+    def test_no_decision_needs_it(self, talk, settings, paid, bob, decides):
+        is_staff = decides != "the owner"
+        approve_by = "chatmemory.clear_conversation" if is_staff else "owner"
+        client = talk(approve_by=approve_by, memory_options={"using": "default"})
+        bob.is_staff = True
+        bob.save()
+        client.of_bob = bearer(bob)
+        asynchronous(client.ask)()
+        bob = granted(bob, "view_conversation", "view_message_text", "clear_conversation")
+        approval = {"id": str(ToolApproval.objects.get().pk), "approved": True}
+        part = {"type": "tool-pay", "state": "approval-responded", "approval": approval}
+        settings.DATABASE_ROUTERS = [NoReplica()]
+
+        if decides == "staff by REST":
+            by_rest = APIClient()
+            by_rest.force_authenticate(bob)
+            response = by_rest.post(f"/api/conversations/{MEMORY_ID}/approvals/", approval, format="json")
+            assert response.status_code == 204, response.content
+            wait_for_threads()
+        else:
+
+            @asynchronous
+            async def decide():
+                sent = await send(
+                    as_bob(client) if is_staff else client, {"id": "1", "role": "assistant", "parts": [part]}
+                )
+                assert (await chunks(sent))[-1]["type"] == "finish"
+
+            decide()
+
+        assert paid == [5]
 
 
 class TestACrash:

@@ -371,6 +371,14 @@ class TestSummaries:
 
 
 class TestErrors:
+    @asynchronous
+    async def test_a_memory_in_another_database_than_the_routers_is_an_error_with_both_names(self, chat, caplog):
+        sent = await chat("Hi.", memory_options={"using": "elsewhere"}).say("Hello.")
+
+        assert sent[-1] == {"type": "error", "errorText": "Something went wrong. Try again."}
+        assert "is in the database 'elsewhere'" in caplog.text
+        assert not await Conversation.objects.aexists()
+
     @pytest.mark.parametrize(
         ("error", "text"),
         [
