@@ -291,7 +291,7 @@ class Exchange:
         """
         stored = self.question.stored
         results = len(self.results) or (0 if stored is None else stored.last_results)
-        has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer
         has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
             reason = reason_of(error, None if results else self.asked)

@@ -339,6 +339,18 @@ class TestARejectedQuestionPoisonsNothing:
 
         assert [row.metadata for row in Message.objects.all()] == [{"rejected": "file"}] * (ask.persist == "early")
 
+    def test_a_question_that_has_an_answer_stays_in_the_memory_if_another_answer_is_not_given(self, ask):
+        model = ScriptedModel("Hi!", InvalidRequestError("No."), "Yes.")
+        bot = Assistant(model)
+        ask(bot, "Hello?", name="q1")
+        before = remembered(ask, bot)
+
+        with ask.fails(InvalidRequestError):
+            ask.regenerate(bot, "Hello?", "q1")
+
+        assert remembered(ask, bot) == before == history()
+        assert not Message.objects.filter(metadata__has_key="rejected").exists()
+
     def test_a_rejection_after_a_tool_has_run_keeps_everything_and_later_requests_have_a_note(self, ask, till):
         model = ScriptedModel(PAY, InvalidRequestError("No."), "Yes.")
         bot = Assistant(model, tools=tools(till.pay))
