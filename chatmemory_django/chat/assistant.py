@@ -7,6 +7,7 @@ docs/answers.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -42,7 +43,6 @@ from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
-from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
@@ -256,7 +256,11 @@ class Assistant:
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
         way, lease = InEventLoop(ask, self.timeout), Lease()
-        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        try:
+            exchange = await way.stored(self.begin, memory_id, message, options, answer, lease)
+        except asyncio.CancelledError:  # by then, the conversation is taken, and nobody else would give it up
+            await way.stored(lease.end, State.STOPPED, None)
+            raise
         async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
             async for event in events:
                 yield event

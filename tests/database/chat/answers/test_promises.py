@@ -41,6 +41,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import LeaseLostError
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from tests.asgi import run
 from tests.database.chat.answers.conftest import (
     DOWN,
     PAID,
@@ -382,6 +383,34 @@ class TestOneAnswerAtATime:
 
         assert refused == [5]
         assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+        assert ask(bot, "Second?") == "7"
+
+    @pytest.mark.parametrize("ask", ["achat-late", "astream-early"], indirect=True)
+    def test_one_that_is_cancelled_while_it_begins_gives_the_conversation_up(self, ask, till, monkeypatch):
+        has_taken, may_go_on, take = threading.Event(), threading.Event(), leases.Lease.take
+
+        def taken(*args: object) -> object:
+            fence = take(*args)
+            has_taken.set()
+            assert may_go_on.wait(PATIENCE)
+            return fence
+
+        bot = Assistant(ScriptedModel("7"), tools=tools(till.pay))
+        monkeypatch.setattr(leases.Lease, "take", taken)
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(ask._aasked(bot, "First?"))
+            while not has_taken.is_set():
+                await asyncio.sleep(0.002)
+            task.cancel()
+            await asyncio.sleep(0.002)
+            may_go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        run(cancelled())
+
+        assert not Run.objects.filter(active__isnull=False).exists()
         assert ask(bot, "Second?") == "7"
 
     def test_one_whose_conversation_another_has_taken_stores_nothing_any_more(self, ask, till):
