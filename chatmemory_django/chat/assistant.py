@@ -280,8 +280,9 @@ class Assistant:
             state = State.WAITING if exchange.pending else state
         except BaseException as exc:
             state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
-            if self._keeps_part(options) and not exchange.is_complete:
-                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
+            if not exchange.is_complete:
+                keeps_part = self._keeps_part(options)
+                await way.stored(exchange.finish, keeps_part=keeps_part, has_failed=isinstance(exc, Exception))
             raise
         finally:
             if exchange.ledger.has_new:

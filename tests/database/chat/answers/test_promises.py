@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 from django.db.models import F
 
 from chatmemory_django.chat.answers.arranging import UNKNOWN
@@ -28,6 +29,7 @@ from chatmemory_django.chat.runs.leases import DEAD_AFTER, BusyError, Taken
 from chatmemory_django.chat.tools import ToolError
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED
 from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
     DetailLevel,
@@ -249,6 +251,45 @@ class TestWhatHappenedIsRemembered:
         bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
 
         ask.until(is_called.is_set, bot, "Pay.", name="q1", then=lambda: may_return.set() or len(history()) == 3)
+
+        self.goes_on(ask, bot, till)
+
+    @in_event_loops
+    def test_of_tools_that_end_at_the_same_time_after_a_stop_every_result_is_stored(self, ask, till):
+        calls = [(f"c{each}", "pay", f'{{"amount": {each}}}') for each in range(8)]
+        called, may_return = [], threading.Event()
+
+        def pay(amount: int) -> str:
+            called.append(amount)
+            assert may_return.wait(PATIENCE)
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(calling(*calls), "7"), tools=tools(pay))
+        late = time.monotonic() + PATIENCE / 3
+
+        def then() -> bool:
+            may_return.set()
+            return len(history()) == 2 + len(calls) or time.monotonic() > late
+
+        ask.until(lambda: len(called) == len(calls), bot, "Pay.", name="q1", then=then)
+
+        assert {each.text for each in history()[2:]} == {f"paid {each}" for each in till.paid}
+        assert len(till.paid) == len(calls)
+
+    def test_a_result_that_could_not_be_stored_is_stored_when_the_answer_ends(self, ask, till, monkeypatch):
+        attempts, save = [], Turn.save
+
+        def fails(turn: Turn, *args: object, **options: object) -> None:
+            if till.paid:
+                attempts.append(turn)
+                if len(attempts) <= 1 + ask.is_post:  # over HTTP, the end is tried again, too
+                    raise OperationalError("The database is away.")
+            save(turn, *args, **options)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(till.pay))
+        with monkeypatch.context() as patch, ask.fails(OperationalError):
+            patch.setattr(Turn, "save", fails)
+            ask(bot, "Pay.", name="q1")
 
         self.goes_on(ask, bot, till)
 
