@@ -38,7 +38,7 @@ from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequired
 from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.model import BrokenStreamError, ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.windows import Window
@@ -323,6 +323,8 @@ class Assistant:
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
                             yield exchange.noted(event)
+                    if exchange.response is None:  # a model of the site; asked again, it might never end
+                        raise BrokenStreamError("The model has ended without a ChatResponse.")
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise

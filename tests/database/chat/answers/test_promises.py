@@ -157,6 +157,23 @@ class TestWhatHappenedIsRemembered:
         model.pause, model.answers, bot.timeout = 0, ["7"], None
         self.goes_on(ask, bot, till)
 
+    def test_after_a_model_has_ended_without_a_response(self, ask, till):
+        class Broken(ScriptedModel):
+            def _events(self, answer):
+                return (event for event in super()._events(answer) if answer.text != "Broken.")
+
+            def do_chat(self, request):
+                response = super().do_chat(request)
+                return None if response.ai_message.text == "Broken." else response
+
+        bot = Assistant(Broken(PAY, "Broken.", "7"), tools=tools(till.pay))
+
+        with ask.fails(BrokenStreamError):
+            ask(bot, "Pay.", name="q1")
+
+        assert len(bot.model.requests) == 2
+        self.goes_on(ask, bot, till)
+
     def test_after_too_many_rounds(self, ask, till):
         bot = Assistant(ScriptedModel(PAY, PAY, "7"), tools=tools(till.pay), max_rounds=2)
 
