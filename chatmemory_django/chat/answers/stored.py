@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
-from chatmemory_django.chat.approvals.waiting import can_go_on, waiting_in
+from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
@@ -57,7 +57,9 @@ class StoredAnswer(NamedTuple):
         waiting = waiting_in(conversation, answer)
         if waiting is None:
             is_owed = bool(later) and later[-1] == rows[-1] and later[-1].type != MessageType.AI
-            return cls(conversation, question, answer, [], is_newest, is_owed)
+            callers = [row.sequence for row in own if row.type == MessageType.AI]
+            is_decided = is_owed and approvals_of(conversation).filter(sequence__in=callers).exists()
+            return cls(conversation, question, answer, [], is_newest, is_decided)
         pending = [waiting.request(each) for each in waiting.open]
         return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation))
 

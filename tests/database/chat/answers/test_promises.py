@@ -243,6 +243,22 @@ class TestWhatHappenedIsRemembered:
             "8",
         ]
 
+    def test_after_an_error_behind_what_others_have_added_meanwhile_it_is_asked_once_more_at_the_end(self, ask, till):
+        def pay(amount: int) -> str:
+            bot.chat_memory(ask.memory_id, ask.owner).add(UserMessage("By a job."))
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, DOWN, "7"), tools=tools(pay))
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+        before = history()
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert till.paid == [5]
+        assert bot.model.sent[-1] == [QUESTION, PAY, PAID, UserMessage("By a job."), QUESTION]
+        assert history() == [*before, QUESTION, AiMessage("7")]
+
     def test_a_call_without_a_result_is_not_run_again_and_its_outcome_is_unknown(self, ask, till):
         bot = Assistant(ScriptedModel("7"), tools=tools(till.pay))
         turn = bot.chat_memory(ask.memory_id, ask.owner).turn().begin()
