@@ -10,6 +10,7 @@ import pytest
 from django.db import OperationalError
 from django.db.models import F
 
+from chatmemory_django.chat.answers import stored
 from chatmemory_django.chat.answers.arranging import UNKNOWN
 from chatmemory_django.chat.answers.exchange import TooManyRoundsError
 from chatmemory_django.chat.answers.returns import InvalidAnswerError
@@ -58,6 +59,7 @@ from tests.database.chat.answers.conftest import (
     remembered,
     tokens,
     tools,
+    two_ways,
 )
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.pictures import PNG, encoded
@@ -206,6 +208,22 @@ class TestWhatHappenedIsRemembered:
         model.pause = 0
         assert len(history()) == 3
         self.goes_on(ask, bot, till)
+
+    @two_ways
+    def test_after_more_calls_than_are_read_at_once(self, ask, till, monkeypatch):
+        monkeypatch.setattr(stored, "MAX_STEPS", 4)
+        rounds = [calling((f"c{each}", "pay", f'{{"amount": {each}}}')) for each in range(4)]
+        bot = Assistant(ScriptedModel(*rounds, DOWN, "7", "8"), tools=tools(till.pay))
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+        before = history()
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert bot.model.sent[-1] == before
+        assert history() == [*before, AiMessage("7")]
+        assert till.paid == [0, 1, 2, 3]
 
     def test_after_a_question_that_was_answered_there_is_nothing_to_run(self, ask, till):
         bot = Assistant(ScriptedModel(PAY, "7", "8"), tools=tools(till.pay))
