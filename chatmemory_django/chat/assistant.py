@@ -7,6 +7,7 @@ docs/answers.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -37,12 +38,11 @@ from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequired
 from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.model import BrokenStreamError, ChatEvent, ChatModel, ChatRequest, InvalidRequestError
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
-from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
@@ -256,7 +256,11 @@ class Assistant:
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
         way, lease = InEventLoop(ask, self.timeout), Lease()
-        exchange = await in_thread(self.begin, memory_id, message, options, answer, lease)
+        try:
+            exchange = await way.stored(self.begin, memory_id, message, options, answer, lease)
+        except asyncio.CancelledError:  # by then, the conversation is taken, and nobody else would give it up
+            await way.stored(lease.end, State.STOPPED, None)
+            raise
         async with aclosing(self._answered(exchange, way, lease, memory_id, options, answer)) as events:
             async for event in events:
                 yield event
@@ -276,8 +280,9 @@ class Assistant:
             state = State.WAITING if exchange.pending else state
         except BaseException as exc:
             state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
-            if self._keeps_part(options) and not exchange.is_complete:
-                await way.stored(exchange.finish, keeps_part=True, has_failed=isinstance(exc, Exception))
+            if not exchange.is_complete:
+                keeps_part = self._keeps_part(options)
+                await way.stored(exchange.finish, keeps_part=keeps_part, has_failed=isinstance(exc, Exception))
             raise
         finally:
             if exchange.ledger.has_new:
@@ -318,6 +323,8 @@ class Assistant:
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
                             yield exchange.noted(event)
+                    if exchange.response is None:  # a model of the site; asked again, it might never end
+                        raise BrokenStreamError("The model has ended without a ChatResponse.")
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise

@@ -134,6 +134,18 @@ class TestRepeatedMessages:
 
         assert await client.texts() == ["Hi.", "Hello."]
 
+    @pytest.mark.parametrize("message_id", [None, "u2"])
+    @asynchronous
+    async def test_a_question_that_is_named_is_the_one_that_its_page_sends(self, chat, message_id):
+        client = chat("One.", "Two.", "Three.")
+        await client.say("First.", "u1")
+
+        await client.regenerate(message_id, messages=[user("Never arrived.", "u2")])
+        assert await client.texts() == ["First.", "One.", "Never arrived.", "Two."]
+        await client.regenerate(message_id, messages=[user("Edited.", "u2")])
+
+        assert await client.texts() == ["First.", "One.", "Edited.", "Three."]
+
     @asynchronous
     async def test_a_failed_edit_keeps_the_previous_version_and_can_be_retried(self, chat):
         client = chat("One.", DOWN, "Two.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
@@ -122,6 +123,8 @@ class Exchange:
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._has_stored_calls = self._has_part = False
+        self._has_unstored_result = False
+        self._writing = threading.Lock()  # tools that end late do so in threads of their own
         self.response: ChatResponse | None = None
         """The last response of the model."""
         self.results: list[ToolExecutionResultMessage] = []
@@ -275,16 +278,22 @@ class Exchange:
         self._fence = self.turn.fence = self._take(self.memory)
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
-        """Store the *result* of a call."""
-        self._add_result(result)
-        self.turn.save()
+        """Store the *result* of a call; if that fails, ``finish`` does."""
+        with self._writing:
+            self._add_result(result)
+            self._save_result()
         self.results.append(result)
 
     def _add_result(self, result: ToolExecutionResultMessage) -> bool:
         """Add *result* to the turn; return whether it is that of a call that was decided."""
         was_decided = self.resumed is not None and self.resumed.store_with(self.turn, result)
         self.turn.add(result)
+        self._has_unstored_result = True
         return was_decided
+
+    def _save_result(self, *, only_newest: bool = False) -> None:
+        self.turn.save(only_newest=only_newest)
+        self._has_unstored_result = False
 
     def reject(self, error: InvalidRequestError) -> None:
         """
@@ -293,7 +302,7 @@ class Exchange:
         """
         stored = self.question.stored
         results = len(self.results) or (0 if stored is None else stored.last_results)
-        has_question = (stored is not None and not stored.question.is_complete) or self._is_early
+        has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer
         has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
             reason = reason_of(error, None if results else self.asked)
@@ -303,9 +312,11 @@ class Exchange:
     def store_late(self, result: ToolExecutionResultMessage) -> None:
         """Store a *result* for which the answer has not waited, unless the conversation has gone on without it."""
         try:
-            was_decided = self._add_result(result)
-            self.turn.save(only_newest=not was_decided)  # that of one that was decided is found behind other messages
+            with self._writing:
+                was_decided = self._add_result(result)
+                self._save_result(only_newest=not was_decided)  # a decided call's is found behind other messages
         except (LeaseLostError, ConversationErasedError, NotPendingError):
+            self._has_unstored_result = False
             logger.warning("A tool has ended after the answer in %r; its result is not stored.", self.memory.id)
 
     @property
@@ -380,8 +391,15 @@ class Exchange:
         Store how the answer ends, whatever has become of it, and return what ``Turn.write`` does.
 
         If it is not complete, what there is of the last text is stored if the caller *keeps_part*; unless the answer
-        *has_failed*, it ends with that. After an error, this can be called again.
+        *has_failed*, it ends with that. Results that could not be stored are tried again. After an error, this can be
+        called again.
         """
+        with self._writing:
+            return self._finish(keeps_part=keeps_part, has_failed=has_failed)
+
+    def _finish(self, *, keeps_part: bool, has_failed: bool) -> bool:
+        if self._has_unstored_result:
+            self._save_result()
         if self.was_stored or self.pending or not (self.is_complete or (keeps_part and self._add_part())):
             return False
         with self.ledger.recorded_with(self.turn):

@@ -118,14 +118,15 @@ def question_again(conversation: Conversation, name: str | None, posted: Questio
     """
     Return the question to answer again, or None if there is none.
 
-    It is the message *name* or, if that is an answer's id, the question before the answer; without an id, it is the
-    *posted* one or, without that, the newest one. One whose answer has not ended is returned as it was asked: where it
-    is answered is decided when the answer begins, since another one may be in progress now.
+    It is the message *name* or, if that is an answer's id, the question before the answer; without an id, or with its
+    own, it is the *posted* one or, without that, the newest one. One whose answer has not ended is returned as it was
+    asked: where it is answered is decided when the answer begins, since another one may be in progress now.
     """
-    row = _posted_before(conversation, posted) if name in {None, posted.client_message_id} else None
+    is_posted = posted.message is not None and name in {None, posted.client_message_id}
+    row = _posted_before(conversation, posted) if is_posted else None
     if row is not None and StoredAnswer.of(conversation, row).has_ended:
         return Question(None, row.sequence)
-    if row is not None or (name is None and posted.message is not None):
+    if is_posted:  # it has not ended, or it is a new version
         return posted
     row = _newest_question(conversation) if name is None else _message_of(conversation, name)
     for _ in range(MAX_STEPS):

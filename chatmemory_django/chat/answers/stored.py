@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
-from chatmemory_django.chat.approvals.waiting import can_go_on, waiting_in
+from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
@@ -24,7 +24,7 @@ from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.models.files import ConversationKey, whole
 
 MAX_STEPS = 256
-"""How many messages of an answer are read, at most: more than the rounds of an assistant make."""
+"""How many messages behind a question are read at once: nearly always, these are more than its answer has."""
 
 STEPS = {MessageType.AI, MessageType.TOOL_EXECUTION_RESULT}
 """The types of the messages of an answer."""
@@ -57,7 +57,9 @@ class StoredAnswer(NamedTuple):
         waiting = waiting_in(conversation, answer)
         if waiting is None:
             is_owed = bool(later) and later[-1] == rows[-1] and later[-1].type != MessageType.AI
-            return cls(conversation, question, answer, [], is_newest, is_owed)
+            callers = [row.sequence for row in own if row.type == MessageType.AI]
+            is_decided = is_owed and approvals_of(conversation).filter(sequence__in=callers).exists()
+            return cls(conversation, question, answer, [], is_newest, is_decided)
         pending = [waiting.request(each) for each in waiting.open]
         return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation))
 
@@ -157,18 +159,29 @@ def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
 
 def _following(conversation: Conversation, question: Message) -> list[Message]:
     """Return what follows *question*: on the path or, if it is not on it, on the newest branch."""
-    if question.on_path:
-        rows = conversation.history().filter(sequence__gt=question.sequence)
-        return list(rows.order_by("sequence")[:MAX_STEPS])
     found: list[Message] = []
+    if question.on_path:
+        rows = conversation.history().order_by("sequence")
+        while not _has_whole(found):
+            last = found[-1] if found else question
+            more = list(rows.filter(sequence__gt=last.sequence)[:MAX_STEPS])
+            found += more
+            if len(more) < MAX_STEPS:
+                break
+        return found
     history, parent = conversation.history(all_branches=True), question.sequence
-    while len(found) < MAX_STEPS and (children := children_of(history, parent)):
+    while not _has_whole(found) and (children := children_of(history, parent)):
         row = history.filter(sequence=max(children)).first()
         if row is None:
             break
         found.append(row)
         parent = row.sequence
     return found
+
+
+def _has_whole(found: Sequence[Message]) -> bool:
+    """Return whether *found*, which begins with an answer, has all of it and is enough."""
+    return len(found) >= MAX_STEPS and any(row.type == MessageType.USER for row in found)
 
 
 def _decided_later(rows: Sequence[Message], own: int) -> list[Message]:

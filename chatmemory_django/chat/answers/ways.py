@@ -18,7 +18,7 @@ from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle
 from chatmemory_django.chat.model import ChatEvent, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool
-from chatmemory_django.db.threads import afterwards, apart, in_slow_thread, in_thread
+from chatmemory_django.db.threads import afterwards, apart, in_slow_thread, in_thread, to_its_end
 from chatmemory_django.messages import ToolExecutionRequest, ToolExecutionResultMessage
 
 _T = TypeVar("_T")
@@ -109,7 +109,7 @@ class InEventLoop:
         self._deadline = _Deadline(timeout)
 
     async def stored(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await in_thread(function, *args, **kwargs)
+        return await to_its_end(in_thread(function, *args, **kwargs))  # what is stored of a cancelled answer is known
 
     async def called(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self._deadline.of(in_slow_thread(function, *args, **kwargs))
@@ -145,7 +145,7 @@ class InEventLoop:
                     apart(_store_late(exchange, task))
 
     async def end(self, exchange: Exchange) -> None:
-        if await in_thread(exchange.finish, keeps_part=False, has_failed=False):
+        if await self.stored(exchange.finish, keeps_part=False, has_failed=False):
             await afterwards(exchange.turn.afollow())
 
     async def entitle(self, exchange: Exchange, title: TitleFunction) -> None:

@@ -65,6 +65,7 @@ class Posted(msgspec.Struct, rename="camel"):
         file that the chat serves at a URL; None for any other URL. Raises ``ValueError`` with the path of what is
         invalid.
         """
+        checked_client_message_id(self.message_id or None, "$.messageId")
         found, path = self._last()
         if found.get("role") != "user":
             if self.is_regenerate:

@@ -7,8 +7,10 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 from django.db.models import F
 
+from chatmemory_django.chat.answers import stored
 from chatmemory_django.chat.answers.arranging import UNKNOWN
 from chatmemory_django.chat.answers.exchange import TooManyRoundsError
 from chatmemory_django.chat.answers.returns import InvalidAnswerError
@@ -28,6 +30,7 @@ from chatmemory_django.chat.runs.leases import DEAD_AFTER, BusyError, Taken
 from chatmemory_django.chat.tools import ToolError
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED
 from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
     DetailLevel,
@@ -41,6 +44,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.base import LeaseLostError
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
+from tests.asgi import run
 from tests.database.chat.answers.conftest import (
     DOWN,
     PAID,
@@ -55,6 +59,7 @@ from tests.database.chat.answers.conftest import (
     remembered,
     tokens,
     tools,
+    two_ways,
 )
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.pictures import PNG, encoded
@@ -154,6 +159,23 @@ class TestWhatHappenedIsRemembered:
         model.pause, model.answers, bot.timeout = 0, ["7"], None
         self.goes_on(ask, bot, till)
 
+    def test_after_a_model_has_ended_without_a_response(self, ask, till):
+        class Broken(ScriptedModel):
+            def _events(self, answer):
+                return (event for event in super()._events(answer) if answer.text != "Broken.")
+
+            def do_chat(self, request):
+                response = super().do_chat(request)
+                return None if response.ai_message.text == "Broken." else response
+
+        bot = Assistant(Broken(PAY, "Broken.", "7"), tools=tools(till.pay))
+
+        with ask.fails(BrokenStreamError):
+            ask(bot, "Pay.", name="q1")
+
+        assert len(bot.model.requests) == 2
+        self.goes_on(ask, bot, till)
+
     def test_after_too_many_rounds(self, ask, till):
         bot = Assistant(ScriptedModel(PAY, PAY, "7"), tools=tools(till.pay), max_rounds=2)
 
@@ -186,6 +208,22 @@ class TestWhatHappenedIsRemembered:
         model.pause = 0
         assert len(history()) == 3
         self.goes_on(ask, bot, till)
+
+    @two_ways
+    def test_after_more_calls_than_are_read_at_once(self, ask, till, monkeypatch):
+        monkeypatch.setattr(stored, "MAX_STEPS", 4)
+        rounds = [calling((f"c{each}", "pay", f'{{"amount": {each}}}')) for each in range(4)]
+        bot = Assistant(ScriptedModel(*rounds, DOWN, "7", "8"), tools=tools(till.pay))
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+        before = history()
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert bot.model.sent[-1] == before
+        assert history() == [*before, AiMessage("7")]
+        assert till.paid == [0, 1, 2, 3]
 
     def test_after_a_question_that_was_answered_there_is_nothing_to_run(self, ask, till):
         bot = Assistant(ScriptedModel(PAY, "7", "8"), tools=tools(till.pay))
@@ -223,6 +261,22 @@ class TestWhatHappenedIsRemembered:
             "8",
         ]
 
+    def test_after_an_error_behind_what_others_have_added_meanwhile_it_is_asked_once_more_at_the_end(self, ask, till):
+        def pay(amount: int) -> str:
+            bot.chat_memory(ask.memory_id, ask.owner).add(UserMessage("By a job."))
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, DOWN, "7"), tools=tools(pay))
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+        before = history()
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert till.paid == [5]
+        assert bot.model.sent[-1] == [QUESTION, PAY, PAID, UserMessage("By a job."), QUESTION]
+        assert history() == [*before, QUESTION, AiMessage("7")]
+
     def test_a_call_without_a_result_is_not_run_again_and_its_outcome_is_unknown(self, ask, till):
         bot = Assistant(ScriptedModel("7"), tools=tools(till.pay))
         turn = bot.chat_memory(ask.memory_id, ask.owner).turn().begin()
@@ -248,6 +302,45 @@ class TestWhatHappenedIsRemembered:
         bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
 
         ask.until(is_called.is_set, bot, "Pay.", name="q1", then=lambda: may_return.set() or len(history()) == 3)
+
+        self.goes_on(ask, bot, till)
+
+    @in_event_loops
+    def test_of_tools_that_end_at_the_same_time_after_a_stop_every_result_is_stored(self, ask, till):
+        calls = [(f"c{each}", "pay", f'{{"amount": {each}}}') for each in range(8)]
+        called, may_return = [], threading.Event()
+
+        def pay(amount: int) -> str:
+            called.append(amount)
+            assert may_return.wait(PATIENCE)
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(calling(*calls), "7"), tools=tools(pay))
+        late = time.monotonic() + PATIENCE / 3
+
+        def then() -> bool:
+            may_return.set()
+            return len(history()) == 2 + len(calls) or time.monotonic() > late
+
+        ask.until(lambda: len(called) == len(calls), bot, "Pay.", name="q1", then=then)
+
+        assert {each.text for each in history()[2:]} == {f"paid {each}" for each in till.paid}
+        assert len(till.paid) == len(calls)
+
+    def test_a_result_that_could_not_be_stored_is_stored_when_the_answer_ends(self, ask, till, monkeypatch):
+        attempts, save = [], Turn.save
+
+        def fails(turn: Turn, *args: object, **options: object) -> None:
+            if till.paid:
+                attempts.append(turn)
+                if len(attempts) <= 1 + ask.is_post:  # over HTTP, the end is tried again, too
+                    raise OperationalError("The database is away.")
+            save(turn, *args, **options)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(till.pay))
+        with monkeypatch.context() as patch, ask.fails(OperationalError):
+            patch.setattr(Turn, "save", fails)
+            ask(bot, "Pay.", name="q1")
 
         self.goes_on(ask, bot, till)
 
@@ -339,6 +432,18 @@ class TestARejectedQuestionPoisonsNothing:
 
         assert [row.metadata for row in Message.objects.all()] == [{"rejected": "file"}] * (ask.persist == "early")
 
+    def test_a_question_that_has_an_answer_stays_in_the_memory_if_another_answer_is_not_given(self, ask):
+        model = ScriptedModel("Hi!", InvalidRequestError("No."), "Yes.")
+        bot = Assistant(model)
+        ask(bot, "Hello?", name="q1")
+        before = remembered(ask, bot)
+
+        with ask.fails(InvalidRequestError):
+            ask.regenerate(bot, "Hello?", "q1")
+
+        assert remembered(ask, bot) == before == history()
+        assert not Message.objects.filter(metadata__has_key="rejected").exists()
+
     def test_a_rejection_after_a_tool_has_run_keeps_everything_and_later_requests_have_a_note(self, ask, till):
         model = ScriptedModel(PAY, InvalidRequestError("No."), "Yes.")
         bot = Assistant(model, tools=tools(till.pay))
@@ -370,6 +475,34 @@ class TestOneAnswerAtATime:
 
         assert refused == [5]
         assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+        assert ask(bot, "Second?") == "7"
+
+    @pytest.mark.parametrize("ask", ["achat-late", "astream-early"], indirect=True)
+    def test_one_that_is_cancelled_while_it_begins_gives_the_conversation_up(self, ask, till, monkeypatch):
+        has_taken, may_go_on, take = threading.Event(), threading.Event(), leases.Lease.take
+
+        def taken(*args: object) -> object:
+            fence = take(*args)
+            has_taken.set()
+            assert may_go_on.wait(PATIENCE)
+            return fence
+
+        bot = Assistant(ScriptedModel("7"), tools=tools(till.pay))
+        monkeypatch.setattr(leases.Lease, "take", taken)
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(ask._aasked(bot, "First?"))
+            while not has_taken.is_set():
+                await asyncio.sleep(0.002)
+            task.cancel()
+            await asyncio.sleep(0.002)
+            may_go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        run(cancelled())
+
+        assert not Run.objects.filter(active__isnull=False).exists()
         assert ask(bot, "Second?") == "7"
 
     def test_one_whose_conversation_another_has_taken_stores_nothing_any_more(self, ask, till):

@@ -565,6 +565,7 @@ class TestErrors:
             ),
             ({"id": "c", "messages": [user("x" * 200_000)]}, 400, "$.messages[0]"),
             ({"id": "c", "messages": [user("SECRET\0")]}, 400, "$.messages[0].parts[0]"),
+            ({"id": "c", "trigger": "regenerate-message", "messageId": "a\0"}, 400, "$.messageId"),
             ({"id": "c", "messages": [user("Hi.", "x" * 65)]}, 400, "$.messages[0].id must have 1 to 64 characters"),
             (
                 {"id": "c", "messages": [{"role": "user", "parts": [{"type": "file", "url": "file:///etc/passwd"}]}]},
