@@ -728,6 +728,17 @@ class TestWhoApproves:
 
         assert shop.assistant.chat(shop.memory_id, "And the weather?", **options) == "Sunny."
 
+    def test_its_regeneration_leaves_what_was_decided_on_the_path(self, ann, clerk):
+        shop = Site(calling(PAY), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION, persist="early")
+        [request] = shop.ask(owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        question = shop.conversation.history().last().sequence
+        shop.decide(request, owner=ann, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, None, owner=ann, after=question) == "Sunny."
+        assert [each.text for each in shop.results] == ["Paid 5."]
+
     def test_nor_does_it_run_its_tools_again_then(self, ann, clerk):
         shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION)
         options = {"owner": ann, "client_message_id": "q2", "persist": "early"}
