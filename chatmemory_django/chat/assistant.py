@@ -31,7 +31,7 @@ from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
-from chatmemory_django.chat.answers.stored import StoredAnswer
+from chatmemory_django.chat.answers.stored import StoredAnswer, show_decided
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
@@ -438,7 +438,7 @@ class Assistant:
             question = Question(None, stored=stored._replace(pending=(), is_decided=False))
         begun = None if stored is None else stored.asked_only()
         turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
-        resumed.show(turn)
+        show_decided(resumed, turn)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
         return exchange(turn, question, answer_id=free_id, resumed=resumed)

@@ -130,6 +130,33 @@ class Arranged:
         """
         Evict earlier messages until those of the answer fit beside them, and return how many.
 
+        Earlier calls that would leave stay if this answer is about their results: then they are moved to its own.
+        """
+        evicted, has_summary = self._evicted()
+        moved = [index for index in self._answered_now() if index in evicted] if evicted else []
+        if moved:
+            self.own[1:1] = [self.earlier[index] for index in moved]
+            self.earlier = [part for index, part in enumerate(self.earlier) if index not in moved]
+            evicted, has_summary = self._evicted()
+        if not has_summary:
+            self.summary = None
+        left_out = sum(not part.is_made for index, part in enumerate(self.earlier) if index in evicted)
+        self.earlier = [part for index, part in enumerate(self.earlier) if index not in evicted]
+        return left_out
+
+    def _answered_now(self) -> list[int]:
+        """Return the indexes of the earlier calls that this answer has results of, and of all their results."""
+        callers: list[int] = []
+        for index, part in enumerate(self.earlier):
+            callers.append(callers[-1] if callers and _is_result(part) else index)
+        parts = list(zip(callers, self.earlier, strict=True))
+        answered = {caller for caller, part in parts if part.key >= self.begun and not part.is_made}
+        return [index for index, (caller, _) in enumerate(parts) if caller in answered]
+
+    def _evicted(self) -> tuple[set[int], bool]:
+        """
+        Return the indexes of the earlier messages that leave, and whether the summary stays.
+
         The answer's own are added one by one, so that a request evicts at least what the one before it did: with a
         lower mark, what is sent then begins with the same messages until the limit is exceeded again.
         """
@@ -146,12 +173,7 @@ class Arranged:
         eviction.trim()
         for entry, part in zip(entries[first:], self.own, strict=True):
             eviction.add(part.message, part.cost, key=entry.key)
-        evicted = {entry.key for entry in eviction.evicted}
-        if eviction.summary is None:
-            self.summary = None
-        left_out = sum(not part.is_made for index, part in enumerate(self.earlier) if index in evicted)
-        self.earlier = [part for index, part in enumerate(self.earlier) if index not in evicted]
-        return left_out
+        return {entry.key for entry in eviction.evicted}, eviction.summary is not None
 
     def fit(self) -> None:
         """Shorten the answer's own results, the largest first, until what is sent fits in a window of tokens."""

@@ -17,6 +17,7 @@ from chatmemory_django.chat.answers.counting import specification_tokens, thinki
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import to_send
+from chatmemory_django.chat.answers.stored import show_decided
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
@@ -349,7 +350,7 @@ class Exchange:
     def settle(self, resumed: Resumed) -> bool:
         """Return whether more calls of the answer were decided meanwhile; if not, note for which it goes on waiting."""
         if resumed.again():
-            resumed.show(self.turn)
+            show_decided(resumed, self.turn)
             return True
         self.pending = resumed.still_open()
         return False

@@ -85,7 +85,7 @@ def unanswered(question: Question, memory: ChatMemory) -> Question:
         return question
     if answer.pending or answer.is_decided:
         return Question(None, stored=answer)
-    goes_on = answer.rows and not answer.has_ended and answer.is_newest
+    goes_on = (answer.rows or answer.others) and not answer.has_ended and answer.is_newest
     return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.another())
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
+from chatmemory_django.chat.approvals.resuming import Resumed
 from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.memory.turns import Begun
+from chatmemory_django.memory.turns import Begun, Turn
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -42,33 +43,39 @@ class StoredAnswer(NamedTuple):
     """Whether nothing that a user wrote later follows it."""
     is_decided: bool = False
     """Whether a call for which it has waited was decided, or was interrupted, so that it goes on by a ``Resume``."""
+    others: Sequence[Message] = ()
+    """What was stored between its rows, or behind them, of answers about earlier calls."""
 
     @classmethod
     def of(cls, conversation: Conversation, question: Message) -> Self:
         """Return what is stored of the answer to *question*, on the path or, if that is not on it, the newest one."""
         rows = _following(conversation, question)
-        own = list(takewhile(lambda row: row.type != MessageType.USER, rows))
-        is_newest = len(own) == len(rows)
-        answer = [row for row in own if row.type in STEPS]
+        until_next = list(takewhile(lambda row: row.type != MessageType.USER, rows))
+        is_newest = len(until_next) == len(rows)
+        answer, others = _separated(question, [row for row in until_next if row.type in STEPS])
         if not _calls(answer):
-            return cls(conversation, question, answer, [], is_newest)
-        later = [] if is_newest else _decided_later(rows, len(own))
+            return cls(conversation, question, answer, [], is_newest, others=others)
+        callers = [row.sequence for row in answer if row.type == MessageType.AI]
+        later = [] if is_newest else _decided_later(rows, len(until_next))
         answer += later
         waiting = waiting_in(conversation, answer)
         if waiting is None:
             is_owed = bool(later) and later[-1] == rows[-1] and later[-1].type != MessageType.AI
-            callers = [row.sequence for row in own if row.type == MessageType.AI]
             is_decided = is_owed and approvals_of(conversation).filter(sequence__in=callers).exists()
-            return cls(conversation, question, answer, [], is_newest, is_decided)
+            return cls(conversation, question, answer, [], is_newest, is_decided, others)
         pending = [waiting.request(each) for each in waiting.open]
-        return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation))
+        return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation), others)
 
     @classmethod
     def before(cls, conversation: Conversation, sequence: int) -> Self | None:
         """Return the answer with message *sequence* of the path; None without a question before it."""
         questions = conversation.history().filter(sequence__lt=sequence, type=MessageType.USER)
         question = questions.order_by("sequence").last()
-        return None if question is None else cls.of(conversation, question)
+        answer = None if question is None else cls.of(conversation, question)
+        if answer is None or any(row.sequence == sequence for row in answer.rows):
+            return answer
+        rows = takewhile(lambda row: row.type != MessageType.USER, _following(conversation, answer.question))
+        return answer._replace(rows=[row for row in rows if row.type in STEPS], others=())
 
     def show(self, memory: ChatMemory) -> None:
         """Let *memory* go on from this answer if it is on another branch."""
@@ -94,7 +101,7 @@ class StoredAnswer(NamedTuple):
 
     def another(self) -> Self:
         """Return the answer to the same question before it has begun."""
-        return self._replace(rows=(), pending=())
+        return self._replace(rows=(), pending=(), others=())
 
     @property
     def kept(self) -> Sequence[Message]:
@@ -116,15 +123,16 @@ class StoredAnswer(NamedTuple):
         """The message to continue from; None if that is the newest one of the path."""
         kept = self.kept
         newest = self.conversation.history().order_by("sequence").values_list("sequence", flat=True).last()
-        last = kept[-1].sequence if kept else self.question.sequence
+        last = max(row.sequence for row in [self.question, *kept, *self.others])
         return None if last == newest and self.conversation.parent_sequence in {None, last} else last
 
     def begun(self) -> Begun:
         """Return the messages of the turn that goes on, with their files."""
-        rows = [self.question, *self.kept]
+        kept = [self.question, *self.kept]
+        rows = sorted([*kept, *self.others], key=lambda row: row.sequence)
         return Begun(
             self.conversation.parent_of(self.question.sequence) or 0,
-            [row.sequence for row in rows],
+            [row.sequence for row in kept],
             [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
         )
 
@@ -148,6 +156,19 @@ class StoredAnswer(NamedTuple):
 
     def _is_broken(self, row: Message) -> bool:
         return not self.question.is_complete and (row.metadata or {}).get("partial") is True
+
+
+def show_decided(resumed: Resumed, turn: Turn) -> None:
+    """Let *turn* send the calls that were decided, and the results that are stored beside, if they left the memory."""
+    caller = resumed.left(turn)
+    if caller is None:
+        return
+    conversation, _ = resumed.asked_before
+    rows = list(conversation.history().filter(sequence__gte=caller.sequence).order_by("sequence")[:MAX_STEPS])
+    answers = tool_answers([row.chat_message for row in rows])
+    shown = [caller, *(rows[result] for (index, _), result in sorted(answers.items()) if index == 0)]
+    for row, message in zip(shown, _whole(conversation, shown), strict=True):
+        turn.show(_as_read(row, message))
 
 
 def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
@@ -184,13 +205,36 @@ def _has_whole(found: Sequence[Message]) -> bool:
     return len(found) >= MAX_STEPS and any(row.type == MessageType.USER for row in found)
 
 
+def _separated(question: Message, rows: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """
+    Return those of *rows*, which follow *question*, that are of its answer, and the others.
+
+    The others begin with results of calls before the question, and end with what the model wrote about these.
+    """
+    if not any(row.type == MessageType.TOOL_EXECUTION_RESULT for row in rows):
+        return list(rows), []
+    callers = {result: caller for (caller, _), result in tool_answers([row.chat_message for row in rows]).items()}
+    own: list[int] = []
+    is_own = True
+    for index, row in enumerate(rows):
+        if row.type == MessageType.TOOL_EXECUTION_RESULT:
+            is_own = callers.get(index) in own
+        if is_own:
+            own.append(index)
+        is_own = is_own or (row.type == MessageType.AI and not _calls([row]))
+    if question.is_complete and (not own or _calls([rows[own[-1]]])):
+        return list(rows), []  # it has ended, so the text is its own
+    return [rows[index] for index in own], [row for index, row in enumerate(rows) if index not in own]
+
+
 def _decided_later(rows: Sequence[Message], own: int) -> list[Message]:
     """Return the answer behind others that begins with the results of calls in the first *own* ones of *rows*."""
     callers = {result: index for (index, _), result in tool_answers([row.chat_message for row in rows]).items()}
     start = min((result for result, index in callers.items() if index < own <= result), default=len(rows))
     found: list[Message] = []
     for index in range(start, len(rows)):
-        is_of_another = own <= callers.get(index, index) < start
+        is_result = rows[index].type == MessageType.TOOL_EXECUTION_RESULT
+        is_of_another = own <= callers.get(index, own if is_result else index) < start
         if rows[index].type == MessageType.USER or is_of_another:
             break
         found.append(rows[index])

@@ -18,7 +18,7 @@ from chatmemory_django.core.windows import Entry
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest, ToolExecutionResultMessage
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -47,13 +47,17 @@ class Resume:
     """
     In place of a message: go on with the answer that waits, after *decisions* on its calls.
 
-    Without any, those that were made elsewhere count, for example by REST. *by* is the user who has decided, by default
-    the owner that the assistant is given; that this user may decide for the owner is for the caller to check.
+    Without any, those that were made elsewhere count, for example by REST; if several answers can go on, the one that
+    has a call with an approval in *about* does. *by* is the user who has decided, by default the owner that the
+    assistant is given; that this user may decide for the owner is for the caller to check.
     """
 
-    def __init__(self, *decisions: Decision, by: AbstractBaseUser | None = None) -> None:
+    def __init__(
+        self, *decisions: Decision, by: AbstractBaseUser | None = None, about: Sequence[UUID | str] = ()
+    ) -> None:
         self.decisions = decisions
         self.by = by
+        self.about = about
 
     def __repr__(self) -> str:
         return f"Resume({len(self.decisions)} decisions)"
@@ -78,7 +82,7 @@ class Resumed:
             if resume.decisions:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
-            named = [each.id for each in resume.decisions] or [each.id for each in waits_for]
+            named = [*resume.about, *(each.id for each in resume.decisions), *(each.id for each in waits_for)]
             self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
@@ -113,11 +117,12 @@ class Resumed:
         """What the model reads of the calls that will not be run."""
         return [each.result for each in self._claim.ended]
 
-    def show(self, turn: Turn) -> None:
-        """Let *turn* send the message with the calls, if that has left the memory."""
+    def left(self, turn: Turn) -> Message | None:
+        """Return the message with the calls, if that has left the memory of *turn*."""
         waiting, messages = self._claim.waiting, turn.whole()[0].messages()
-        if waiting is not None and not any(_calls(message) == waiting.calls for message in messages):
-            turn.show(waiting.caller.chat_message)
+        if waiting is None or any(_calls(message) == waiting.calls for message in messages):
+            return None
+        return waiting.caller
 
     def store_with(self, turn: Turn, result: ToolExecutionResultMessage) -> bool:
         """

@@ -195,8 +195,8 @@ class _Asked(NamedTuple):
     """That of the conversation; somebody else may have decided on its calls."""
     memory_id: str
     question: Question
-    is_decided: bool = False
-    """Whether an answer goes on, instead of an answer to a question."""
+    resume: Resume | None = None
+    """What lets an answer go on, instead of an answer to a question."""
     may: May | None = None
     """Whether the user may decide on calls that wait in the conversation."""
 
@@ -269,7 +269,8 @@ def _decided(policy: AccessPolicy, request: HttpRequest, conversation: Conversat
         raise _nothing_waits() from None
     except PermissionDenied:
         raise NotAllowedError(403, "You may not approve this.") from None
-    return _Asked(conversation.owner, conversation.memory_id, Question(None), is_decided=True)
+    resume = Resume(about=[each.id for each in resume.decisions])
+    return _Asked(conversation.owner, conversation.memory_id, Question(None), resume)
 
 
 def _nothing_waits() -> NotAllowedError:
@@ -364,7 +365,7 @@ class _Work:
     def begin(self, answer: Answer) -> None:
         asked = self._asked
         self._operation = telemetry.invoke_agent(self._assistant, context=self._context)
-        message = Resume() if asked.is_decided else asked.question.message
+        message = asked.question.message if asked.resume is None else asked.resume
         with self._traced():
             self._exchange = self._assistant.begin(
                 asked.memory_id, message, self._options, Text(), Lease(answer.taken), may=asked.may

@@ -37,6 +37,7 @@ from django.conf import settings
 from django.db import connection, connections
 from django.test.utils import setup_test_environment
 
+from chatmemory_django.chat.approvals import continuing
 from chatmemory_django.messages import MessageType
 from tests.database.chat.answers import world
 from tests.database.chat.answers.oracle import Chat, Tables, judge
@@ -49,6 +50,8 @@ MEMORIES = (
     {"max_tokens": 300},
     {"max_tokens": 100_000},
 )
+STAFF_WAYS = ("rest", "rest", "post")
+
 CONVERSATIONS = 150
 """At most how many conversations go on by turns: a killed answer's lease ends while others are asked."""
 
@@ -80,8 +83,11 @@ class Site:
         before = Tables(chat.memory_id)
         acts = [self._plain(chat) if plain else self._act(chat, before)]
         if self.kills and not plain and self.random.random() < 0.1:
-            is_same = acts[0].kind in {"ask", "retry", "decide"} and self.random.random() < 0.5
+            is_same = acts[0].kind in {"ask", "retry", "decide", "staff"} and self.random.random() < 0.5
             acts.append(self._again(acts[0]) if is_same else self._act(chat, before))
+        elif self.kills and not plain and before.for_staff(pending=True) and self.random.random() < 0.3:
+            acts.append(self._act(chat, before, "staff"))
+        self._note_overtaking(chat, acts)
         chat.acts += acts
         done = list(zip(acts, self.perform(acts), strict=True))
         found = list(judge(chat, done, world.world.news(), before))
@@ -96,14 +102,18 @@ class Site:
         if outcome.kind == "killed":
             chat.killed_at = time.monotonic()
             act.question.was_killed = True
-        if outcome.kind == "waits":
+        if outcome.kind == "waits" and act.kind != "resume":
             chat.waiting, chat.waits_for = outcome.asked, act.question
-        elif outcome.kind not in {"refused", "busy"}:
+        elif act.kind == "staff":
+            is_known = outcome.kind != "killed"
+            chat.waiting = tuple(each for each in chat.waiting if is_known and each not in outcome.decided)
+        elif outcome.kind not in {"refused", "busy", "forbidden"}:
             chat.waiting = ()
 
     def _again(self, act: Act) -> Act:
         """Return the same act, by somebody else at the same time."""
-        return replace(act, number=next(self._numbers), way=self.random.choice(WAYS), kill=None, cut=None)
+        ways = STAFF_WAYS if act.kind == "staff" else WAYS
+        return replace(act, number=next(self._numbers), way=self.random.choice(ways), kill=None, cut=None)
 
     def _plain(self, chat: Chat) -> Act:
         """Return a question that nothing disturbs."""
@@ -115,7 +125,7 @@ class Site:
         if not plain:
             rounds = random.choice([0, 0, 1, 1, 2, 3, 6])
             most = 1 if rounds == 6 else 8 if "max_messages" in chat.options and random.random() < 0.1 else 3
-            letters = ["".join(random.choices("ppaatrfu", k=random.randint(1, most))) for _ in range(rounds)]
+            letters = ["".join(random.choices("ppaatrfusg", k=random.randint(1, most))) for _ in range(rounds)]
             question.rounds = tuple(letters)
             question.ids = random.choice(["own", "own", "same", "round", "none"])
             question.rejected = random.choice(REJECTIONS) if random.random() < 0.05 else None
@@ -123,19 +133,21 @@ class Site:
         chat.questions.append(question)
         return question
 
-    def _act(self, chat: Chat, now: Tables) -> Act:
+    def _act(self, chat: Chat, now: Tables, kind: str | None = None) -> Act:
         random = self.random
-        act = Act(next(self._numbers), "ask", chat.memory_id, chat.options, Question("", ""))
+        act = Act(next(self._numbers), kind or "", chat.memory_id, chat.options, Question("", ""))
         self._choose(act, chat, now)
-        act.generation = act.question.generation
-        act.way, act.persist = random.choice(WAYS), random.choice(["early", "late"])
+        act.generations = self._generations(chat)
+        ways = {"staff": STAFF_WAYS, "trespass": (*WAYS, "rest")}.get(act.kind, WAYS)
+        act.way, act.persist = random.choice(ways), random.choice(["early", "late"])
+        act.calls_later = random.random() < 0.3
         if act.kind == "regenerate" and (row := now.asked(act.question)):
             act.after = row.sequence
         act.system = random.choice(["Be brief.", "Be brief.", "Be kind."])
         if random.random() < 0.35:
             act.errors = {random.choice([0, 0, 1, 2]): random.choice(ERRORS)}
             act.words_before_error = random.choice([0, 2])
-        if act.way in {"stream", "astream", "post"} and random.random() < 0.25:
+        if act.way in {"stream", "astream", "post"} and act.kind != "staff" and random.random() < 0.25:
             act.cut, act.stops = random.randint(1, 12), act.way == "post" and random.random() < 0.5
         if self.kills and random.random() < 0.3:
             where = random.choice(["statement", "statement", "effect", "request"])
@@ -149,13 +161,24 @@ class Site:
         there = [each for each in newest.values() if (row := now.asked(each)) is None or row.on_path]
         stored = [each for each in there if now.asked(each) is not None]
         kinds = ["ask"] * 3 + ["retry"] * 3 * bool(there) + ["edit", "regenerate", "regenerate"] * bool(stored)
-        act.kind = random.choice(["decide"] * 6 * bool(chat.waiting) + kinds)
+        pending, decided = now.for_staff(pending=True), now.for_staff(pending=False)
+        kinds += ["staff", "staff", "staff", "trespass", "trespass"] * bool(pending) + ["resume"] * 3 * bool(decided)
+        act.kind = act.kind or random.choice(["decide"] * 6 * bool(chat.waiting) + kinds)
         match act.kind:
             case "decide" if chat.waits_for is not None:
                 act.question = chat.waits_for
                 some = [each for each in chat.waiting if random.random() < 0.8] or chat.waiting
-                act.decisions = [(each, random.random() < 0.7) for each in some]
-                act.by_staff = random.random() < 0.3
+                owners = [each for each in some if each not in now.of_staff]
+                act.by_staff = not owners or random.random() < 0.3
+                act.decisions = [(each, random.random() < 0.7) for each in (some if act.by_staff else owners)]
+            case "staff" | "trespass" | "resume":
+                of_one = random.choice([*(pending or decided).values()])
+                act.question = self._question_of(of_one.sequence, chat, now)
+                some = [name for name, each in pending.items() if each == of_one or random.random() < 0.5]
+                some += [each for each in chat.waiting if each not in now.of_staff and random.random() < 0.3]
+                some = [each for each in some if now.approvals[each].sequence == of_one.sequence]
+                is_yes = random.random() < 0.9 if act.kind == "trespass" else random.random() < 0.7
+                act.decisions = [(each, is_yes) for each in some if act.kind != "resume"]
             case "ask":
                 act.question = self._question(chat)
             case "edit":
@@ -165,12 +188,30 @@ class Site:
                 act.question = random.choice(recent)
                 self._note_generation(act, now)
 
+    def _generations(self, chat: Chat) -> dict[str, int]:
+        return {each.name: each.generation for each in chat.questions if each.generation}
+
+    def _note_overtaking(self, chat: Chat, acts: Sequence[Act]) -> None:
+        """What a new question may overtake is asked once more at the end then, and may do everything again."""
+        if not any(act.kind in {"ask", "edit"} for act in acts):
+            return
+        for act in acts:
+            act.question.generation += act.kind in {"retry", "decide"}
+        for act in acts:
+            act.generations = self._generations(chat)
+
+    def _question_of(self, sequence: int, chat: Chat, now: Tables) -> Question:
+        asked = world.MARKED.search(now.rows[now.question_of(sequence)].text)
+        return next(each for each in chat.questions if asked and each.name == asked[1])
+
     def _note_generation(self, act: Act, now: Tables) -> None:
         """A new answer to what has one, and a question that is asked once more at the end, may do everything again."""
         row, has_ended = now.asked(act.question), now.ended(act.question) is not None
         asked = [each.sequence for each in now.rows.values() if each.type == MessageType.USER and each.on_path]
         is_newest = row is None or row.sequence == asked[-1]
-        if (act.kind == "regenerate" and has_ended) or (not has_ended and not is_newest):
+        pending = now.for_staff(pending=True).values()
+        waits = row is not None and any(now.question_of(each.sequence) == row.sequence for each in pending)
+        if (act.kind == "regenerate" and has_ended) or not (has_ended or is_newest or waits):
             act.question.generation += 1
 
 
@@ -206,15 +247,16 @@ def _outcome(act: Act, child: int) -> Outcome:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
-        kind, text, asked, seen = json.loads(_file(act).read_text())
+        kind, text, *lists = json.loads(_file(act).read_text())
         _file(act).unlink()
-        return Outcome(kind, text, tuple(asked), tuple(seen))
+        return Outcome(kind, text, *map(tuple, lists))
     return Outcome({-signal.SIGKILL: "killed", -signal.SIGALRM: "hangs"}.get(code, "error"), f"The process: {code}.")
 
 
 def drive(answers: int, seed: int, folder: Path) -> tuple[Counter[str], list[tuple[str, Chat]]]:
     """Do that many acts in processes of their own; return what was done, and what was found in which conversation."""
     world.begin(folder)
+    continuing.PAUSE = 0.05
     import_module(settings.ROOT_URLCONF)  # or each process would
     gc.freeze()
     site, found, left = Site(Random(seed), in_processes, kills=True), [], answers

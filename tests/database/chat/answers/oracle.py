@@ -11,12 +11,24 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
-from tests.database.chat.answers.world import MARKED, MAX_ROUNDS, REJECTIONS, Act, Outcome, Question
+from tests.database.chat.answers.world import (
+    MARKED,
+    MAX_ROUNDS,
+    NOTE,
+    OUT_OF_TURN,
+    REJECTIONS,
+    UNKNOWN,
+    WAITS,
+    Act,
+    Outcome,
+    Question,
+)
 
 UNCHANGED = (
     "window_start",
@@ -31,7 +43,10 @@ UNCHANGED = (
 )
 """What of a conversation a refused question leaves as it was."""
 
-APPROVED_TOOL = "refund"
+LEAVING = {"edit", "regenerate"}
+"""What may leave later messages for a branch on which they are not known."""
+
+State = ToolApproval.State
 
 
 class Tables:
@@ -42,6 +57,16 @@ class Tables:
         self.rows: dict[int, Message] = {}
         self.parents: dict[int, int] = {}
         self.memory: set[int] = set()
+        self.approvals: dict[str, ToolApproval] = {}
+        self.callers: dict[int, int] = {}
+        """The results, each with the message of its call; 0 if it has none."""
+        self.of_staff: dict[str, ToolApproval] = {}
+        """The approvals that staff alone may give."""
+        self.answered: set[str] = set()
+        """The tokens of the calls on the path that have results."""
+        self.late: set[int] = set()
+        """The results that are stored behind other messages than their calls."""
+        self._begins: dict[int, int] = {}
         self.state: Any = None
         if self.conversation is None:
             return
@@ -51,6 +76,9 @@ class Tables:
             self.parents[row.sequence] = before if row.parent_sequence is None else row.parent_sequence
             before = row.sequence
         self.memory = {row.sequence for row in self.conversation.memory()}
+        self._read_approvals(self.conversation.pk)
+        self._match()
+        self._divide()
         self.state = self._state()
 
     def _state(self) -> Any:
@@ -59,12 +87,79 @@ class Tables:
         rows = Message.objects.filter(conversation=self.conversation.pk).order_by("sequence").values()
         return [getattr(self.conversation, name) for name in UNCHANGED], approvals, list(rows)
 
+    def _read_approvals(self, conversation: int) -> None:
+        calls = {(sequence, position): (name, token) for sequence, position, token, name in self.calls()}
+        for each in ToolApproval.objects.filter(conversation=conversation).order_by("sequence", "position"):
+            self.approvals[str(each.pk)] = each
+            if is_for_staff(*calls.get((each.sequence, each.position), ("", ""))):
+                self.of_staff[str(each.pk)] = each
+
+    def _match(self) -> None:
+        """Find the call of each result: of the message in front of it, or one that has waited for an approval."""
+        approved = {(each.sequence, each.position) for each in self.approvals.values()}
+        tokens = {(sequence, position): token for sequence, position, token, _ in self.calls()}
+        answered: dict[tuple[int, int], set[int]] = {}
+        for sequence, row in self.rows.items():
+            if row.type != MessageType.TOOL_EXECUTION_RESULT:
+                continue
+            before = list(self.before(sequence))
+            following = (MessageType.TOOL_EXECUTION_RESULT, MessageType.SYSTEM)
+            direct = next((each for each in before if self.rows[each].type not in following), 0)
+            calls = (
+                (each, position)
+                for each in before
+                for position, call in enumerate(calls_of(self.rows[each]))
+                if call.id == row.chat_message.id and (each == direct or (each, position) in approved)
+            )
+            found = next((call for call in calls if answered.get(call, set()).isdisjoint(before)), (0, 0))
+            answered.setdefault(found, set()).add(sequence)
+            self.answered |= {tokens[found]} if found in tokens and row.on_path else set()
+            self.callers[sequence] = found[0]
+            self.late |= {sequence} if found[0] not in {0, direct} else set()
+
+    def before(self, sequence: int) -> Iterator[int]:
+        """Yield the rows before a row, the last one first."""
+        while (sequence := self.parents[sequence]) in self.rows:
+            yield sequence
+
+    def is_out_of_turn(self, sequence: int) -> bool:
+        """Return whether a row is of an answer about a decision."""
+        return self._begins[sequence] in self.late
+
     def question_of(self, sequence: int) -> int:
         """Return the sequence of the question that a row belongs to; 0 if there is none."""
-        while sequence and self.rows[sequence].type != MessageType.USER:
-            sequence = self.parents[sequence]
-            sequence = sequence if sequence in self.rows else 0
+        sequence = self._begins[sequence] if sequence else 0
+        while sequence in self.late:
+            sequence = self._begins[self.callers[sequence]]
         return sequence
+
+    def _divide(self) -> None:
+        """Find with what the answer of each row begins: a question, or a result behind others; 0 with neither."""
+        outer: dict[int, int] = {}
+        for sequence, row in self.rows.items():
+            parent = self.parents[sequence]
+            begin = self._begins.get(parent, 0)
+            if begin in self.late and row.type == MessageType.AI and not _is_out_of_turn(row):
+                begin = outer[begin]  # the answer between whose rows the other one stands
+            if row.type == MessageType.USER or sequence in self.late:
+                outer[sequence] = outer[begin] if begin in self.late else begin
+                begin = sequence
+            elif self.callers.get(sequence):
+                begin = self._begins[self.callers[sequence]]
+            self._begins[sequence] = begin
+
+    def for_staff(self, *, pending: bool) -> dict[str, ToolApproval]:
+        """Return the approvals on the path that wait for staff or, not *pending*, to be carried out."""
+        return {
+            name: each
+            for name, each in self.of_staff.items()
+            if self.rows[each.sequence].on_path and each.state != State.ENDED and (each.approved is None) == pending
+        }
+
+    def tokens(self) -> dict[str, str]:
+        """Return the token of the call of each approval."""
+        tokens = {(sequence, position): token for sequence, position, token, _ in self.calls()}
+        return {key: tokens.get((each.sequence, each.position), "") for key, each in self.approvals.items()}
 
     def asked(self, question: Question) -> Message | None:
         """Return the newest row of *question*, one on the path before all others."""
@@ -96,6 +191,15 @@ class Tables:
         ]
 
 
+def is_for_staff(name: str, token: str) -> bool:
+    """Return whether only staff may approve a call."""
+    return name == "credit" or (name == "grant" and int(token.split(".")[3]) % 2 == 1)
+
+
+def _is_out_of_turn(row: Message) -> bool:
+    return row.text.startswith(f"[{OUT_OF_TURN}]") or any(OUT_OF_TURN in call.arguments for call in calls_of(row))
+
+
 def calls_of(row: Message) -> Sequence[Any]:
     message = row.chat_message
     return message.tool_execution_requests if isinstance(message, AiMessage) else ()
@@ -123,7 +227,9 @@ class Chat:
     seen: set[str] = field(default_factory=set)
     """The results that a reader was shown."""
     approved: set[str] = field(default_factory=set)
-    """The ids of the approvals that somebody has given."""
+    """The ids of the approvals that somebody has given, ..."""
+    approved_by_staff: set[str] = field(default_factory=set)
+    """... and those of staff."""
     acts: list[Act] = field(default_factory=list)
     killed_at: float = -math.inf
     """When a process was killed in it the last time, by the monotonic clock."""
@@ -148,17 +254,89 @@ def judge(
         has_left = outcome.kind == "left" and act.way != "post"
         chat.lived[act.number] = not has_left and outcome.kind not in {"killed", "hangs", "stopped"}
         chat.seen |= set(outcome.seen)
-        chat.approved |= {name for name, approved in act.decisions if approved}
+        _note_decisions(chat, act, outcome)
         asked = [line for line in lines if line["act"] == act.number and line["kind"] == "request"]
         yield from _requests(chat, act, asked, lines)
+        yield from _refused_to_decide(act, outcome, before, now, is_alone=is_alone)
         yield from _outcome(act, outcome, asked, is_alone=is_alone)
         yield from _rejected(act, outcome, asked, before, now)
-        if outcome.kind == "refused" and asked:
-            yield "of a question that is refused, the model is not asked"
+        if asked and (outcome.kind == "refused" or act.kind == "trespass"):
+            yield f"of a question or a decision that is refused, the model is not asked: {act.kind}"
         if is_alone:
             yield from _alone(chat, act, outcome, asked, before, now)
     yield from _effects(chat, now)
+    yield from _waits_for_staff([act for act, _ in done], lines, before, now)
     yield from _history(chat, now)
+
+
+def _note_decisions(chat: Chat, act: Act, outcome: Outcome) -> None:
+    approved = {name for name, approved in act.decisions if approved}
+    if act.by_staff or act.kind == "staff":
+        is_known = outcome.kind not in {"killed", "hangs", "error"}
+        chat.approved_by_staff |= approved & {*outcome.decided} if is_known else approved
+    elif act.kind == "decide":
+        chat.approved |= approved
+
+
+def _refused_to_decide(act: Act, outcome: Outcome, before: Tables, now: Tables, *, is_alone: bool) -> Iterator[str]:
+    """Who may not decide changes nothing."""
+    if act.kind != "trespass":
+        if outcome.kind == "forbidden":
+            yield f"who may decide is not refused: {act.kind} as {act.way}"
+        return
+    refused = {"forbidden", "killed"} if is_alone else {"forbidden", "killed", "busy", "nothing"}
+    if outcome.kind not in refused:
+        yield f"the owner may not decide on what staff have to approve: {outcome}"
+    if is_alone and before.state != now.state:
+        yield f"a decision of who may not decide changes nothing: as {act.way}"
+
+
+def _waits_for_staff(
+    acts: Sequence[Act], lines: Sequence[dict[str, Any]], before: Tables, now: Tables
+) -> Iterator[str]:
+    """Whatever the owner does, a call waits for staff until they decide, and the model reads that it does."""
+    decided = {name for act in acts if act.by_staff or act.kind == "staff" for name, _ in act.decisions}
+    tokens = now.tokens()
+    answered = before.answered & now.answered if {act.kind for act in acts}.isdisjoint(LEAVING) else set()
+    waiting = {tokens[name] for name in before.for_staff(pending=True) if name not in decided and name in tokens}
+    for name, approval in now.approvals.items():
+        if tokens[name] in waiting and (approval.approved, approval.state) != (None, State.WAITING):
+            yield f"a call that waits for staff waits on, whatever else is asked: {tokens[name]}"
+    for line in lines:
+        for token, text in _results(line["sent"]) if line["kind"] == "request" else ():
+            if token in waiting and not text.startswith(WAITS):
+                yield f"the model reads that a call waits for somebody else: of {token} it reads {text[:50]!r}"
+            if token in answered and text.startswith(UNKNOWN):
+                yield f"the model reads the result that a call has: of {token} it reads {text[:50]!r}"
+
+
+def _results(sent: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the token of each call that is sent, and the text of its result."""
+    for index, (kind, _, calls) in enumerate(sent):
+        if kind != "AI" or not calls:
+            continue
+        texts = {str(each[2][0] or each[2][1]): each[1] for each in sent[index + 1 :][: len(calls)] if each[2]}
+        for call in calls:
+            yield json.loads(call[2])["token"], texts.get(str(call[0] or call[1]), "")
+
+
+def _decided(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables) -> Iterator[str]:
+    """What staff approve runs exactly once, as soon as they have; what was not carried out then, a Resume does."""
+    pending, left = before.for_staff(pending=True), before.for_staff(pending=False)
+    asked_of = {pending[name].sequence if name in pending else 0 for name, _ in act.decisions}
+    is_whole = outcome.kind not in {"killed", "hangs"}
+    if outcome.kind == "nothing" and 0 not in asked_of and (asked_of or left):
+        yield f"who may decide, decides: {act.kind} as {act.way} has found nothing"
+    if act.kind == "resume" and is_whole and now.for_staff(pending=False).keys() == left.keys():
+        yield f"what was decided, a Resume carries out: {outcome}"
+    if act.kind != "staff" or not is_whole or left or 0 in asked_of:
+        return
+    ran, tokens = Counter(token for token, _ in chat.effects), now.tokens()
+    for name, approved in act.decisions:
+        if ran[tokens[name]] != int(approved):
+            yield f"what staff approve has its effect once: {tokens[name]} had it {ran[tokens[name]]} times"
+        if now.approvals[name].state != State.ENDED:
+            yield f"what staff have decided is carried out: {tokens[name]} is not"
 
 
 def _alone(
@@ -168,7 +346,11 @@ def _alone(
     ended = before.ended(act.question)
     if outcome.kind == "refused" and before.state != now.state:
         yield f"a refused question changes nothing: {act.persist} as {act.way}"
-    if outcome.kind == "answered" and outcome.text.rstrip() != (now.ended(act.question) or "").rstrip():
+    if (
+        outcome.kind == "answered"
+        and act.kind != "resume"
+        and outcome.text.rstrip() != (now.ended(act.question) or "").rstrip()
+    ):
         yield f"the answer that is returned is stored: {outcome.text!r}, {now.ended(act.question)!r}"
     if act.kind == "retry" and ended is not None:
         yield from _answered_before(outcome, asked, ended, before, now)
@@ -177,6 +359,12 @@ def _alone(
         yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
     if chat.is_large and asked and act.kind == "ask":
         yield from _remembers(before, asked[0])
+    if act.kind in {"staff", "resume"}:
+        yield from _decided(chat, act, outcome, before, now)
+    if act.kind in {"ask", "edit"} and outcome.kind == "waits":
+        waits = {now.question_of(now.approvals[name].sequence) for name in outcome.asked}
+        if waits != {getattr(now.asked(act.question), "sequence", 0)}:
+            yield f"a question waits for its own calls alone: {act.question.name}"
     if asked:  # else nothing was written
         yield from _window(chat, act, outcome, before, now)
 
@@ -205,10 +393,14 @@ def _effects(chat: Chat, now: Tables) -> Iterator[str]:
 
 def _approved(chat: Chat, now: Tables) -> dict[str, bool]:
     """Return the calls that need an approval, and whether somebody has given it."""
-    tokens = {(sequence, position): token for sequence, position, token, _ in now.calls()}
-    asked = ToolApproval.objects.filter(conversation__memory_id=chat.memory_id)
-    given = {tokens.get((each.sequence, each.position), ""): str(each.pk) in chat.approved for each in asked}
-    return {token: given.get(token, False) for *_, token, name in now.calls() if name == APPROVED_TOOL}
+    tokens = now.tokens()
+    by_staff = {tokens.get(name) for name in chat.approved_by_staff}
+    by_anybody = {tokens.get(name) for name in chat.approved} | by_staff
+    return {
+        token: token in (by_staff if is_for_staff(name, token) else by_anybody)
+        for *_, token, name in now.calls()
+        if name in {"refund", "credit", "grant"}
+    }
 
 
 def _names(text: str, token: str) -> bool:
@@ -226,7 +418,6 @@ def _text(row: Message) -> str:
 def _history(chat: Chat, now: Tables) -> Iterator[str]:
     """Each row belongs to the question before it, and each result to a call; one answer at a time."""
     names = {question.name for question in chat.questions}
-    answered: Counter[int] = Counter()
     for sequence, row in now.rows.items():
         if row.type == MessageType.USER:
             if not any(f"[{name}]" in row.text for name in names):
@@ -238,15 +429,10 @@ def _history(chat: Chat, now: Tables) -> Iterator[str]:
         name = question and MARKED.search(question.text)[1]
         own = [row.text] if row.text and row.type == MessageType.AI else []
         own += [f"[{json.loads(call.arguments or '{}').get('token', '').split('.')[0]}]" for call in calls_of(row)]
+        name = OUT_OF_TURN if name is not None and now.is_out_of_turn(sequence) else name
         if name is None or any(f"[{name}]" not in text for text in own):
             yield f"after each question come the rows of its own answer alone: {sequence} is not of {name}"
-        if row.type != MessageType.TOOL_EXECUTION_RESULT:
-            continue
-        caller = now.parents[sequence]
-        while caller in now.rows and now.rows[caller].type in {MessageType.TOOL_EXECUTION_RESULT, MessageType.SYSTEM}:
-            caller = now.parents[caller]
-        answered[caller] += 1
-        if caller not in now.rows or answered[caller] > len(calls_of(now.rows[caller])):
+        if row.type == MessageType.TOOL_EXECUTION_RESULT and not now.callers[sequence]:
             yield f"each result belongs to a call: {sequence} has none"
 
 
@@ -257,20 +443,35 @@ def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], lines: Sequ
         systems = [text for kind, text, _ in sent if kind == "SYSTEM"]
         if sent[0][:2] != ["SYSTEM", act.system] or len(systems) != 1:
             yield f"the present system message is first in what is sent, and alone: {sent[0][:2]}, {len(systems)}"
-        users = [index for index, (kind, *_) in enumerate(sent) if kind == "USER"]
-        if not users or act.question.text not in sent[users[-1]][1]:
-            yield f"the present question is in each request: {act.question.name} is not"
         yield from _paired(sent)
-        done = [call[2] for kind, _, calls in sent[users[-1] if users else 0 :] if kind == "AI" for call in calls]
-        known = {json.loads(arguments)["token"] for arguments in done}
-        earlier = [token for token, _ in chat.effects if token.split(".")[:2] == _key(act)]
+        users = [index for index, (kind, *_) in enumerate(sent) if kind == "USER"]
+        last = sent[users[-1]][1] if users else ""
+        asks = chat.questions if act.by_staff or act.kind in {"staff", "resume"} else [act.question]
+        question = next((each for each in asks if each.text in last), None)
+        is_note = last.startswith(NOTE)
+        if question is None and not is_note:
+            yield f"the present question is in each request: {act.question.name} is not"
+        known = {token for token, _ in _results(sent if is_note else sent[users[-1] if users else 0 :])}
+        key = _key(act, question)
+        earlier = [token for token, _ in chat.effects if token.split(".")[:2] == key and not is_note]
         earlier = [token for token in earlier if token not in _after(lines, request)]
-        if missing := [token for token in earlier if token not in known]:
+        if missing := [token for token in earlier + _just_before(lines, request) if token not in known]:
             yield f"the model is sent what this answer has done so far: {missing[0]} is not sent"
 
 
-def _key(act: Act) -> list[str]:
-    return [act.question.name, str(act.generation)]
+def _key(act: Act, question: Question | None = None) -> list[str]:
+    name = (question or act.question).name
+    return [name, str(act.generations.get(name, 0))]
+
+
+def _just_before(lines: Sequence[dict[str, Any]], request: dict[str, Any]) -> list[str]:
+    """Return the tokens of the effects in the same act between *request* and the one before it."""
+    own = [line for line in lines if line["act"] == request["act"]]
+    index = next(index for index, line in enumerate(own) if line is request)
+    return [
+        line["token"]
+        for line in takewhile(lambda line: line["kind"] == "effect", own[index - 1 :: -1] if index else ())
+    ]
 
 
 def _after(lines: Sequence[dict[str, Any]], request: dict[str, Any]) -> set[str]:
@@ -300,7 +501,7 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
     """Nothing fails that nothing has made fail."""
     raised = [request["raised"] for request in asked if request["raised"]]
     rounds = max(len(act.question.rounds), sum(bool(request["calls"]) for request in asked))
-    is_gone = act.kind == "decide" and act.question.was_killed
+    is_any = act.kind in {"retry", "resume"} or outcome.text.startswith(f"[{OUT_OF_TURN}]")
     match outcome.kind:
         case "hangs":
             yield "each act ends: this one hangs"
@@ -310,13 +511,15 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
             yield "who asks alone is not refused for another answer in progress"
         case "busy" if asked and not act.by_staff:  # what they decided had asked it before
             yield "of who is refused for another answer in progress, the model is not asked"
-        case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS or is_gone):
+        case "nothing" if is_alone and act.kind == "decide" and not act.question.was_killed:
+            yield f"who may decide, decides: as {act.way} they have found nothing"
+        case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS):
             yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
         case "refused" if not act.question.is_too_long:
             yield "only a question that is too long is refused as too long"
         case "answered" if act.question.is_too_long:
             yield "a question that is too long for the window is refused"
-        case "answered" if outcome.text != act.question.answer and act.cut is None and act.kind != "retry":
+        case "answered" if not (outcome.text == act.question.answer or is_any or act.cut is not None):
             yield f"an answer is whole: {outcome.text!r}"
 
 

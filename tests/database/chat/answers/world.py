@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db.backends.signals import connection_created
 from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
@@ -43,6 +44,14 @@ TOO_LONG = "Your message is too long for this chat"
 """How the text for users begins if a question was refused."""
 ANOTHER = "Another answer"
 """How the text of 409 begins if another answer is in progress; any other 409 is about the conversation itself."""
+NOTHING = "Nothing waits"
+"""How it begins if there is no call that a decision is about, or that was decided."""
+WAITS = "This call waits for approval"
+"""How the result begins that the model is sent of a call that waits for staff while others are asked."""
+UNKNOWN = "This call was interrupted"
+"""How it begins of a call that has no result, and waits for nothing."""
+NOTE = "A call that waited for approval has been decided"
+"""How what the model is sent in the place of a question begins, if others follow the call that was decided."""
 LEASED_FOR = 6.0
 """Seconds after which nobody takes the answer of a killed process for one in progress any more."""
 CHAT = {
@@ -53,6 +62,11 @@ CHAT = {
     "MAX_STREAMS": 1_000,
 }
 """The settings of the chat endpoint."""
+
+PERMISSION = "auth.change_user"
+"""Staff have it, the owner has not."""
+OUT_OF_TURN = "decided"
+"""The name in what the model writes and calls if it is asked about a decision, and not a question."""
 
 WAYS = ("chat", "achat", "stream", "astream", "post")
 REJECTIONS = ("InvalidRequestError", "ContextLengthError")
@@ -121,7 +135,15 @@ class Act:
     """The sequence of the question to regenerate."""
     decisions: Sequence[tuple[str, bool]] = ()
     by_staff: bool = False
-    generation: int = 0
+    """Whether staff decide by REST, and the owner asks again then."""
+    generations: dict[str, int] = field(default_factory=dict)
+    """Those of the questions, by name, except for 0."""
+    calls_later: bool = False
+    """Whether the model calls a tool if it is asked about a decision."""
+
+    @property
+    def generation(self) -> int:
+        return self.generations.get(self.question.name, 0)
 
     @property
     def pause(self) -> float:
@@ -136,7 +158,10 @@ class Act:
 
 
 class Outcome(NamedTuple):
-    """What came of an act: answered, waits, refused, busy, error, left (by its reader), stopped, killed or hangs."""
+    """
+    What came of an act: answered, waits, refused, busy, error, left (by its reader), stopped, killed or hangs; of
+    decisions also decided, nothing (there is none to make, or to go on with) or forbidden.
+    """
 
     kind: str
     text: str = ""
@@ -144,6 +169,8 @@ class Outcome(NamedTuple):
     """The ids of the approvals for which the answer waits."""
     seen: tuple[str, ...] = ()
     """The results that its reader was shown."""
+    decided: tuple[str, ...] = ()
+    """The ids of the approvals on which staff have decided."""
 
 
 class World:
@@ -243,8 +270,30 @@ def refund(token: str) -> str:
     return act_on(token)
 
 
-TOOLS = {"p": pay, "a": apay, "t": trip, "r": read, "f": Tool(refund, needs_approval=True)}
+def credit(token: str) -> str:
+    """Pay what staff have to approve."""
+    return act_on(token)
+
+
+def grant(token: str) -> str:
+    """Pay what staff have to approve if the call's position is odd, else the owner."""
+    return act_on(token)
+
+
+TOOLS = {
+    "p": pay,
+    "a": apay,
+    "t": trip,
+    "r": read,
+    "f": Tool(refund, needs_approval=True),
+    "s": Tool(credit, needs_approval=True, approve_by=PERMISSION),
+    "g": Tool(grant, needs_approval=True, approve_by=lambda token: PERMISSION if _position(token) % 2 else "owner"),
+}
 NAMES = {letter: getattr(tool, "name", None) or tool.__name__ for letter, tool in TOOLS.items()}
+
+
+def _position(token: str) -> int:
+    return int(token.split(".")[3])
 
 
 class Model(ChatModel):
@@ -270,9 +319,13 @@ class Model(ChatModel):
         rejected = (MARKED.search(request.messages[index].single_text) for index in users)
         error = next((each[4] for each in rejected if each and each[4]), error)
         answer = AiMessage(f"[{act.question.name}] I was asked nothing.")
-        if asked is not None and error is None:
+        if error is None and users:
             done = [each for each in request.messages[users[-1] :] if isinstance(each, AiMessage)]
-            answer = self._answer(asked, sum(bool(each.tool_execution_requests) for each in done), number)
+            rounds = sum(bool(each.tool_execution_requests) for each in done)
+            if asked is not None:
+                answer = self._answer(asked, rounds, number)
+            elif request.messages[users[-1]].single_text.startswith(NOTE):
+                answer = self._answer_out_of_turn(rounds, number)
         with world.moment("request"):
             world.note(
                 "request",
@@ -287,17 +340,27 @@ class Model(ChatModel):
                 raise getattr(models, error)("The model failed, as it was to.")
         yield ChatResponse(answer)
 
+    def _answer_out_of_turn(self, done: int, number: int) -> AiMessage:
+        """Return the answer about a decision."""
+        if world.act.calls_later and not done:
+            token = f"{OUT_OF_TURN}.{world.act.number}.{number}.0.{world.act.number}.{number}"
+            return AiMessage(None, tool_execution_requests=[_call(token, "p", token)])
+        return AiMessage(f"[{OUT_OF_TURN}] This is decided: {world.act.number}.{number}.")
+
     def _answer(self, asked: re.Match[str], done: int, number: int) -> AiMessage:
         name, rounds, ids, act = asked[1], asked[2].split("|") if asked[2] else [], asked[3], world.act
         if done >= len(rounds):
             return AiMessage(f"[{name}] This is the whole answer.")
         calls = []
         for position, letter in enumerate(rounds[done]):
-            token = f"{name}.{act.generation}.{done}.{position}.{act.number}.{number}"
+            token = f"{name}.{act.generations.get(name, 0)}.{done}.{position}.{act.number}.{number}"
             call_id = {"own": token, "same": "call", "round": f"call-{position}", "none": None}[ids]
-            name_ = NAMES.get(letter, "unknown")
-            calls.append(ToolExecutionRequest(call_id, name_, json.dumps({"token": token})))
+            calls.append(_call(call_id, letter, token))
         return AiMessage(f"[{name}] I look." if done % 2 else None, tool_execution_requests=calls)
+
+
+def _call(call_id: str | None, letter: str, token: str) -> ToolExecutionRequest:
+    return ToolExecutionRequest(call_id, NAMES.get(letter, "unknown"), json.dumps({"token": token}))
 
 
 def _noted(message: Any) -> list[Any]:
@@ -332,32 +395,37 @@ def perform(act: Act) -> Outcome:
     world.act = act
     world.counts.clear()
     try:
-        if act.by_staff:
-            _decide_as_staff(act)  # the answer goes on by itself; then its question is sent again
-        if act.way == "post":
-            return run(asyncio.wait_for(_Page(act).outcome(), 60))
-        return _asked_of_assistant(act)
+        if act.way == "rest":
+            return _decided_by_rest(act, "staff" if act.kind == "staff" else "ann")
+        # By staff, the answer goes on by itself; then its question is sent again.
+        decided = _decided_by_rest(act, "staff").decided if act.by_staff else ()
+        outcome = run(asyncio.wait_for(_Page(act).outcome(), 60)) if act.way == "post" else _asked_of_assistant(act)
+        return outcome._replace(decided=(*decided, *outcome.decided))
     finally:
         world.act = None
 
 
-def _decide_as_staff(act: Act) -> None:
-    """Decide by REST, one by one, and wait until nothing runs; what is refused there is not decided."""
-    token, _ = Token.objects.get_or_create(user=User.objects.get(username="staff"))
+def _decided_by_rest(act: Act, username: str) -> Outcome:
+    """Decide one by one, and wait until nothing runs."""
+    token, _ = Token.objects.get_or_create(user=User.objects.get(username=username))
     client = Client(headers={"Authorization": f"Bearer {token.key}"})
+    codes, url = {}, f"/api/conversations/{act.memory_id}/approvals/"
     for name, approved in act.decisions:
         body = {"id": name, "approved": approved}
-        client.post(f"/api/conversations/{act.memory_id}/approvals/", body, content_type="application/json")
+        codes[name] = client.post(url, body, content_type="application/json").status_code
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join()
+    decided = tuple(name for name, code in codes.items() if code == 204)
+    kind = {204: "decided", 403: "forbidden", 409: "nothing"}.get(max(codes.values()), "error")
+    return Outcome(kind, f"{[*codes.values()]} by REST", decided=decided)
 
 
 def _asked_of_assistant(act: Act) -> Outcome:
     assistant, question = assistant_of(None), act.question
     message: Any = None if act.after is not None else question.text
     options: dict[str, Any] = {"owner": User.objects.get(username="ann"), "persist": act.persist}
-    if act.kind == "decide" and not act.by_staff:
+    if act.kind in {"decide", "trespass", "resume"} and not act.by_staff:
         message = Resume(*(Decision(*each) for each in act.decisions))
     elif act.after is not None:
         options["after"] = act.after
@@ -386,7 +454,9 @@ def _asked_of_assistant(act: Act) -> Outcome:
     except QuestionTooLongError:
         return Outcome("refused")
     except NotPendingError:
-        return Outcome("error", "NotPendingError")
+        return Outcome("nothing")
+    except PermissionDenied:
+        return Outcome("forbidden")
     except Exception as exc:  # noqa: BLE001  # the judge knows which were to come
         return Outcome("error", f"{type(exc).__name__}: {exc}")
 
@@ -423,32 +493,36 @@ class _Page:
     def body(self) -> dict[str, Any]:
         question, chat = self.act.question, {"id": self.act.memory_id}
         message = {"id": question.client_id, "role": "user", "parts": [{"type": "text", "text": question.text}]}
-        if self.act.kind == "decide" and not self.act.by_staff:
-            parts = [
-                {"type": "tool-refund", "state": "approval-responded", "approval": {"id": name, "approved": approved}}
-                for name, approved in self.act.decisions
-            ]
+        if self.act.kind in {"decide", "trespass", "resume", "staff"} and not self.act.by_staff:
+            part = {"type": "tool-refund", "state": "approval-responded"}
+            parts = [{**part, "approval": {"id": name, "approved": approved}} for name, approved in self.act.decisions]
+            parts = parts or [{**part, "state": "approval-requested", "approval": {"id": "any"}}]
             return {**chat, "message": {"id": "answer", "role": "assistant", "parts": parts}}
         if self.act.kind == "regenerate":
             return {**chat, "trigger": "regenerate-message", "messageId": question.client_id, "messages": [message]}
         return {**chat, "trigger": "submit-message", "messages": [message]}
 
     async def outcome(self) -> Outcome:
-        ann = await User.objects.aget(username="ann")
-        token, _ = await Token.objects.aget_or_create(user=ann)
+        user = await User.objects.aget(username="staff" if self.act.kind == "staff" else "ann")
+        token, _ = await Token.objects.aget_or_create(user=user)
         self.headers = {"Authorization": f"Bearer {token.key}"}
         response = await self._post("", self.body())
         if response.status_code != 200:
             text = response.content.decode()
-            kind = {409: "busy" if text.startswith(ANOTHER) else "error", 413: "refused"}.get(response.status_code)
-            return Outcome(kind or "error", f"{response.status_code} {text}")
+            others = {409: _kind_of_conflict(text), 413: "refused", 403: "forbidden"}
+            kind = others.get(response.status_code, "error")
+            decided = self._decided() if kind == "busy" else ()  # it was stored before the answer could go on
+            return Outcome(kind, f"{response.status_code} {text}", decided=decided)
         outcome = await self._followed(response)
         if outcome.kind == "left":  # the answer goes on without its reader: who comes back reads it to its end
             where = f"{self.url}/{self.act.memory_id}/stream"
             while (again := await AsyncClient().get(where, headers=self.headers)).status_code == 200:
                 found = await self._followed(again, stays=True)
                 outcome = found if found.kind != "error" else outcome
-        return outcome
+        return outcome._replace(decided=self._decided())
+
+    def _decided(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.act.decisions) if self.act.kind == "staff" else ()
 
     async def _post(self, where: str, body: dict[str, Any]) -> Any:
         content = json.dumps(body)
@@ -489,3 +563,7 @@ class _Page:
         if "finish" not in kinds:
             return Outcome("error", "The stream ended without a word.", seen=seen)
         return Outcome("waits", asked=asked, seen=seen) if asked else Outcome("answered", text, seen=seen)
+
+
+def _kind_of_conflict(text: str) -> str:
+    return "busy" if text.startswith(ANOTHER) else "nothing" if text.startswith(NOTHING) else "error"

@@ -718,6 +718,83 @@ class TestWhoApproves:
         assert [each.text for each in shop.results] == [approving.DENIED]
         assert ToolApproval.objects.get().state == "ended"
 
+    def test_a_question_beside_it_that_has_no_answer_yet_is_answered_and_not_with_what_was_decided(self, ann, clerk):
+        shop = Site(calling(PAY), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION, persist="early")
+        options = {"owner": ann, "client_message_id": "q2"}
+        [request] = shop.ask(owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", **options)
+        assert shop.decide(request, owner=ann, by=clerk) == "It is paid."
+
+        assert shop.assistant.chat(shop.memory_id, "And the weather?", **options) == "Sunny."
+
+    def test_its_regeneration_leaves_what_was_decided_on_the_path(self, ann, clerk):
+        shop = Site(calling(PAY), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION, persist="early")
+        [request] = shop.ask(owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        question = shop.conversation.history().last().sequence
+        shop.decide(request, owner=ann, by=clerk)
+
+        assert shop.assistant.chat(shop.memory_id, None, owner=ann, after=question) == "Sunny."
+        assert [each.text for each in shop.results] == ["Paid 5."]
+
+    def test_nor_does_it_run_its_tools_again_then(self, ann, clerk):
+        shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION)
+        options = {"owner": ann, "client_message_id": "q2", "persist": "early"}
+        [request] = shop.ask(owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", **options)
+        shop.decide(request, owner=ann, by=clerk)
+
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "And the weather?", **options) == "Sunny."
+
+        assert [each.text for each in shop.results] == ["Seen.", "Paid 5."]
+        kinds = [each.type.value for each in shop.model.sent[-1]]
+        assert kinds == ["USER", "AI", "TOOL_EXECUTION_RESULT", "USER", "AI", "TOOL_EXECUTION_RESULT", "AI"]
+        assert shop.model.sent[-1][2].text == "Paid 5."
+
+    def test_each_question_sent_again_has_its_own_answer_in_whichever_order_they_were_decided(self, ann, clerk):
+        again = calling(("c2", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), again, "7 is paid.", "5 is paid.", approve_by=self.PERMISSION)
+        [first] = shop.ask(owner=ann, client_message_id="q1")
+        [second] = shop.ask("Pay 7.", owner=ann, client_message_id="q2")
+        shop.decide(second, owner=ann, by=clerk)
+        shop.decide(first, owner=ann, by=clerk)
+
+        for text, name, answer in [("Pay 5.", "q1", "5 is paid."), ("Pay 7.", "q2", "7 is paid.")]:
+            assert shop.assistant.chat(shop.memory_id, text, owner=ann, client_message_id=name) == answer
+
+    def test_the_model_is_sent_the_call_although_its_result_fills_the_window(self, ann, clerk):
+        window = {"memory": MessageWindowChatMemory, "memory_options": {"max_messages": 4}}
+        shop = Site(calling(PAY), "Sunny.", "It is paid.", approve_by=self.PERMISSION, **window)
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+
+        assert shop.decide(request, owner=ann, by=clerk) == "It is paid."
+        assert shop.model.sent[-1][-3:] == [UserMessage(DECIDED), calling(PAY), shop.results[0]]
+
+    def test_calls_that_have_left_the_memory_are_sent_with_the_results_that_they_have(self, ann, clerk):
+        shop = Site(calling(PAY, LOOK), "Sunny.", "It is paid.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        get_chat_memory(shop.memory_id).evict(4)
+
+        assert shop.decide(request, owner=ann, by=clerk) == "It is paid."
+        assert [each.text for each in shop.model.sent[-1][-2:]] == ["Paid 5.", "Seen."]
+
+    def test_of_several_answers_that_can_go_on_the_one_that_a_resume_is_about_does(self, ann, clerk):
+        again = calling(("c2", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), again, "Paid.", approve_by=self.PERMISSION)
+        [first], [second] = shop.ask(owner=ann), shop.ask("Pay 7.", owner=ann)
+        for each in (first, second):
+            shop.record(each, by=clerk)
+
+        shop.assistant.chat(shop.memory_id, Resume(about=[first.id]), owner=ann)
+
+        assert shop.paid == [5]
+
     def test_what_was_approved_elsewhere_runs_after_the_next_question(self, shop, ann, clerk):
         [request] = shop.ask(owner=ann)
         shop.record(request, by=clerk)

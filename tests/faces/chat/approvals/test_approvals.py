@@ -398,6 +398,19 @@ class TestStaff:
         assert call_in(after)["state"] == "output-available"
         assert last["parts"][-1]["text"] == "It is paid."
 
+    @asynchronous
+    async def test_the_stream_is_of_the_answer_that_they_have_decided_on(self, shop, paid):
+        shop.model.answers = (shop.model.answers[0], calling(("c2", "pay", '{"amount": 7}')), "It is paid.")
+        await shop.ask()
+        await shop.say("Pay 7.", "q2", MEMORY_ID)
+        _, answer, _, _ = await shop.messages(MEMORY_ID)
+        await ToolApproval.objects.aupdate(approved=True, decided_at=timezone.now())
+        await ToolApproval.objects.filter(sequence=2).aupdate(approved=None)
+
+        await chunks(await send(as_bob(shop), response_to(answer)))
+
+        assert paid == [5]
+
     def test_staff_decide_by_rest_and_it_runs_by_itself(self, shop, paid):
         asynchronous(shop.ask)()
         path = f"/api/conversations/{MEMORY_ID}/approvals/"
