@@ -298,14 +298,16 @@ class Answers:
             self._note_failure(exc)
         else:
             self._has_failed = False
-        places: defaultdict[str, dict[UUID, str]] = defaultdict(dict)
+        places: defaultdict[str, dict[UUID, Answer]] = defaultdict(dict)
         for answer in answers:
             if answer.taken is not None and answer.is_written:
-                places[answer.taken.using][answer.taken.run] = answer.maker.memory_id
+                places[answer.taken.using][answer.taken.run] = answer
         stopping: dict[UUID, bool] = {}
-        for using, memory_ids in places.items():
-            stopping.update(leases.stopping(using, memory_ids))
-            if lost := [memory_id for run, memory_id in memory_ids.items() if run not in stopping]:
+        for using, own in places.items():
+            stopping.update(leases.stopping(using, own))
+            # What has ended since then is not written any more, and others may still read its end.
+            lost = [answer.maker.memory_id for run, answer in own.items() if run not in stopping and answer.is_written]
+            if lost:
                 forget_ended(self._streams, using, lost)
         return stopping
 

@@ -216,6 +216,27 @@ class TestRunsThatAreLost:
         assert states[other.run] == "running"
 
     @asynchronous
+    async def test_one_that_ends_while_that_is_looked_up_keeps_its_stream(self, chat, monkeypatch):
+        """Who reads it in another process would miss its end."""
+        gate, loop = asyncio.Event(), asyncio.get_running_loop()
+        client = chat(ScriptedModel("one two", gate=gate))
+        stopping = leases.stopping
+
+        def late(*args: object) -> object:
+            loop.call_soon_threadsafe(gate.set)
+            assert wait_until(lambda: not Run.objects.filter(active__isnull=False).exists())
+            return stopping(*args)
+
+        async with under_way(client, "Count.") as asked:
+            while not await AnswerChunk.objects.aexists():
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(leases, "stopping", late)
+            await asked
+            await asyncio.sleep(0.1)
+
+        assert (await AnswerChunk.objects.alast()).data.endswith("data: [DONE]\n\n")
+
+    @asynchronous
     async def test_whose_conversation_is_erased_writes_nothing_more(self, chat):
         client = chat(ScriptedModel("one two", gate=asyncio.Event()))
 
