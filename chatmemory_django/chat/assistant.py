@@ -38,7 +38,14 @@ from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequired
 from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.model import BrokenStreamError, ChatEvent, ChatModel, ChatRequest, InvalidRequestError
+from chatmemory_django.chat.model import (
+    BrokenStreamError,
+    ChatEvent,
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
+    InvalidRequestError,
+)
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.windows import Window
@@ -312,6 +319,7 @@ class Assistant:
             system = await way.text(self._system, asked) if self._system else self._text
             context = await way.text(self._context, asked) if self._context else None
             await way.stored(exchange.open, system, context)
+        may_wait = any(tool.needs_approval for tool in self.tools.values())
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
                 async for result in results:
@@ -322,7 +330,10 @@ class Assistant:
                 with exchange.ledger.call(request):
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
-                            yield exchange.noted(event)
+                            event = exchange.noted(event)
+                            if may_wait and isinstance(event, ChatResponse) and exchange.calls:
+                                event = await way.stored(exchange.named_apart, event)
+                            yield event
                     if exchange.response is None:  # a model of the site; asked again, it might never end
                         raise BrokenStreamError("The model has ended without a ChatResponse.")
             except InvalidRequestError as exc:
@@ -330,7 +341,7 @@ class Assistant:
                 raise
             if not exchange.calls:
                 continue
-            if any(tool.needs_approval for tool in self.tools.values()):
+            if may_wait:
                 exchange.hold(await way.called(calls_to_ask_for, self.tools, exchange.calls, values))
             await way.stored(exchange.store_calls)
             async with aclosing(way.results(exchange, self.tools, exchange.runnable, values)) as results:

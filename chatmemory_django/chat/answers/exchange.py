@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -24,10 +24,12 @@ from chatmemory_django.chat.approvals.resuming import (
     DECIDED,
     Pending,
     Resumed,
+    django_store,
     end_waiting,
     request_approvals,
     unanswered_ids,
 )
+from chatmemory_django.chat.approvals.waiting import ids_beside_memory
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -329,13 +331,23 @@ class Exchange:
         """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
 
-    def _with_names(self, response: ChatResponse) -> ChatResponse:
-        """Return *response* with an id for each call by which its result is found, whenever that is stored."""
+    def named_apart(self, response: ChatResponse) -> ChatResponse:
+        """Return the last *response*, with ids for its calls that none has which waits outside of the memory."""
+        beside = ids_beside_memory(django_store(self.memory).named(self.memory.id))
+        self.response = self._with_names(response, beside)
+        return self.response
+
+    def _with_names(self, response: ChatResponse, beside: Collection[str | None] = ()) -> ChatResponse:
+        """
+        Return *response* with an id for each call by which its result is found, whenever that is stored.
+
+        None is one of those in the memory that have no result, or of those *beside* it.
+        """
         message = response.ai_message
         if not message.tool_execution_requests:
             return response
         ids: list[str] = []
-        waiting = unanswered_ids(self.turn)
+        waiting = unanswered_ids(self.turn).union(beside)
         for position, call in enumerate(message.tool_execution_requests):
             name = call_id(call.id, ids, self._steps + 1, position)
             ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)

@@ -18,7 +18,7 @@ from chatmemory_django.chat.model import OWNER, ApprovalRequested
 from chatmemory_django.chat.ui_messages import Approval
 from chatmemory_django.db.isolation import as_now, has_locked
 from chatmemory_django.messages import AiMessage, MessageType, ToolExecutionRequest
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations.whole import messages_of
 
 State = ToolApproval.State
@@ -113,6 +113,22 @@ def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
         return False
     runs: Any = conversation.runs  # of a higher layer
     return approval.fence < conversation.fence or not runs.db_manager(conversation._state.db).alive().exists()
+
+
+def ids_beside_memory(conversations: ConversationQuerySet) -> set[str | None]:
+    """
+    Return the ids of the calls that wait in *conversations*, which is one at most, also if its memory has lost them.
+
+    Those of the owner are not among them, since they wait in the memory alone.
+    """
+    approvals = ToolApproval.objects.using(conversations.db).filter(conversation__in=conversations.values("pk"))
+    waiting = list(approvals.exclude(state=State.ENDED).exclude(approve_by=OWNER).select_related("conversation"))
+    if not waiting:
+        return set()
+    rows = messages_of(waiting[0].conversation).defer("verbatim")
+    callers = rows.filter(sequence__in={each.sequence for each in waiting})
+    calls = {row.sequence: _calls(row) for row in callers}
+    return {calls[each.sequence][each.position].id for each in waiting if calls.get(each.sequence)}
 
 
 def shown_approvals(

@@ -104,7 +104,7 @@ class Site:
             act.question.was_killed = True
         if outcome.kind == "waits" and act.kind != "resume":
             chat.waiting, chat.waits_for = outcome.asked, act.question
-        elif act.kind == "staff":
+        elif act.kind in {"staff", "trespass"}:
             is_known = outcome.kind != "killed"
             chat.waiting = tuple(each for each in chat.waiting if is_known and each not in outcome.decided)
         elif outcome.kind not in {"refused", "busy", "forbidden"}:

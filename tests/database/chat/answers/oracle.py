@@ -254,13 +254,14 @@ def judge(
         has_left = outcome.kind == "left" and act.way != "post"
         chat.lived[act.number] = not has_left and outcome.kind not in {"killed", "hangs", "stopped"}
         chat.seen |= set(outcome.seen)
-        _note_decisions(chat, act, outcome)
+        own = _owners_decisions(act, before)
+        _note_decisions(chat, act, outcome, own)
         asked = [line for line in lines if line["act"] == act.number and line["kind"] == "request"]
         yield from _requests(chat, act, asked, lines)
-        yield from _refused_to_decide(act, outcome, before, now, is_alone=is_alone)
+        yield from _refused_to_decide(act, outcome, own, before, now, is_alone=is_alone)
         yield from _outcome(act, outcome, asked, is_alone=is_alone)
         yield from _rejected(act, outcome, asked, before, now)
-        if asked and (outcome.kind == "refused" or act.kind == "trespass"):
+        if asked and (outcome.kind == "refused" or (act.kind == "trespass" and not own)):
             yield f"of a question or a decision that is refused, the model is not asked: {act.kind}"
         if is_alone:
             yield from _alone(chat, act, outcome, asked, before, now)
@@ -269,25 +270,36 @@ def judge(
     yield from _history(chat, now)
 
 
-def _note_decisions(chat: Chat, act: Act, outcome: Outcome) -> None:
+def _owners_decisions(act: Act, before: Tables) -> set[str]:
+    """Return the approvals on which the owner may decide in a trespass: by REST, each decision is made by itself."""
+    is_by_itself = act.kind == "trespass" and act.way == "rest"
+    return {name for name, _ in act.decisions if name not in before.of_staff} if is_by_itself else set()
+
+
+def _note_decisions(chat: Chat, act: Act, outcome: Outcome, own: set[str]) -> None:
     approved = {name for name, approved in act.decisions if approved}
+    is_known = outcome.kind not in {"killed", "hangs", "error"}
+    decided = approved & {*outcome.decided} if is_known else approved
     if act.by_staff or act.kind == "staff":
-        is_known = outcome.kind not in {"killed", "hangs", "error"}
-        chat.approved_by_staff |= approved & {*outcome.decided} if is_known else approved
+        chat.approved_by_staff |= decided
     elif act.kind == "decide":
         chat.approved |= approved
+    else:
+        chat.approved |= decided & own
 
 
-def _refused_to_decide(act: Act, outcome: Outcome, before: Tables, now: Tables, *, is_alone: bool) -> Iterator[str]:
-    """Who may not decide changes nothing."""
+def _refused_to_decide(
+    act: Act, outcome: Outcome, own: set[str], before: Tables, now: Tables, *, is_alone: bool
+) -> Iterator[str]:
+    """Who may not decide changes nothing; nor do they of what waits for staff, beside what is their *own*."""
     if act.kind != "trespass":
         if outcome.kind == "forbidden":
             yield f"who may decide is not refused: {act.kind} as {act.way}"
         return
     refused = {"forbidden", "killed"} if is_alone else {"forbidden", "killed", "busy", "nothing"}
-    if outcome.kind not in refused:
+    if outcome.kind not in refused or not own.issuperset(outcome.decided):
         yield f"the owner may not decide on what staff have to approve: {outcome}"
-    if is_alone and before.state != now.state:
+    if is_alone and not own and before.state != now.state:
         yield f"a decision of who may not decide changes nothing: as {act.way}"
 
 
@@ -446,7 +458,7 @@ def _requests(chat: Chat, act: Act, asked: Sequence[dict[str, Any]], lines: Sequ
         yield from _paired(sent)
         users = [index for index, (kind, *_) in enumerate(sent) if kind == "USER"]
         last = sent[users[-1]][1] if users else ""
-        asks = chat.questions if act.by_staff or act.kind in {"staff", "resume"} else [act.question]
+        asks = chat.questions if act.by_staff or act.kind in {"staff", "resume", "trespass"} else [act.question]
         question = next((each for each in asks if each.text in last), None)
         is_note = last.startswith(NOTE)
         if question is None and not is_note:

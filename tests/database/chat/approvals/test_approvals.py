@@ -28,7 +28,7 @@ from chatmemory_django.chat.runs.leases import DEAD_AFTER
 from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
-from chatmemory_django.core.tool_calls import repair_tools
+from chatmemory_django.core.tool_calls import repair_tools, tool_answers
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -844,6 +844,29 @@ class TestWhoApproves:
         calls = [each.tool_execution_requests for each in shop.history if isinstance(each, AiMessage)]
         results = {result.id: result.text for result in shop.results}
         assert [results[call.id] for [call] in filter(None, calls)] == ["Paid 5.", "Paid 7."]
+
+    @pytest.mark.parametrize("way", ["chat", "achat"])
+    def test_so_they_have_if_the_first_one_has_left_the_memory(self, ann, clerk, way):
+        again = calling(("c1", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), again, "5 is paid.", "7 is paid.", approve_by=self.PERMISSION)
+        [first] = shop.ask(owner=ann)
+        get_chat_memory(shop.memory_id).evict(2)
+        with pytest.raises(ApprovalRequiredError) as caught:
+            asking = getattr(shop.assistant, way)(shop.memory_id, "Pay 7.", owner=ann)
+            run(asking)
+        [second] = caught.value.requests
+
+        shop.decide(first, owner=ann, by=clerk)
+        shop.decide(second, owner=ann, by=clerk)
+
+        assert shop.paid == [5, 7]
+        assert self.results_of(shop.history) == {'{"amount": 5}': "Paid 5.", '{"amount": 7}': "Paid 7."}
+        assert self.results_of(shop.model.sent[-1]) == {'{"amount": 7}': "Paid 7."}
+
+    def results_of(self, messages):
+        """Return the result of each call, by its arguments."""
+        answers = tool_answers(messages).items()
+        return {messages[at].tool_execution_requests[n].arguments: messages[found].text for (at, n), found in answers}
 
     def test_the_question_ends_what_its_asker_may_decide_beside_what_waits_for_others(self, ann):
         site = Site(

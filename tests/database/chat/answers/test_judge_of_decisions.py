@@ -1,0 +1,94 @@
+"""The judge knows what a decision makes right, and what it does not."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import User
+
+from chatmemory_django.chat.approvals import Decision, approving
+from chatmemory_django.models import Conversation
+from tests.database.chat.answers import world
+from tests.database.chat.answers.oracle import Chat, Tables, judge
+from tests.database.chat.answers.world import Act, Outcome, Question
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Conversing:
+    """A conversation in which acts are done one after the other, and what the judge finds."""
+
+    def __init__(self) -> None:
+        self.chat = Chat(str(uuid4()), {"max_messages": 10_000})
+        self.found: list[str] = []
+        self._numbers = itertools.count(1)
+
+    def asked(self, rounds: str = "") -> Question:
+        number = next(self._numbers)
+        question = Question(f"q{number}", f"id-{number}", tuple(filter(None, rounds.split("|"))))
+        self.chat.questions.append(question)
+        self.do("ask", question)
+        return question
+
+    def do(self, kind: str, question: Question, **options: Any) -> Outcome:
+        before = self.tables
+        act = Act(next(self._numbers), kind, self.chat.memory_id, self.chat.options, question, **options)
+        outcome = world.perform(act)
+        self.found += judge(self.chat, [(act, outcome)], world.world.news(), before)
+        return outcome
+
+    @property
+    def tables(self) -> Tables:
+        return Tables(self.chat.memory_id)
+
+    def waiting(self) -> Sequence[str]:
+        """Return the ids of the approvals that nobody has given yet."""
+        return [name for name, each in self.tables.approvals.items() if each.is_pending]
+
+
+@pytest.fixture
+def talk(settings) -> Iterator[Conversing]:
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "CHAT": world.CHAT}
+    with tempfile.TemporaryDirectory() as folder:
+        world.begin(Path(folder))
+        yield Conversing()
+
+
+def test_of_decisions_by_rest_those_that_are_the_owners_count_beside_one_that_is_refused(talk):
+    question = talk.asked("sf")
+
+    outcome = talk.do("trespass", question, way="rest", decisions=[(name, True) for name in talk.waiting()])
+
+    assert outcome.kind == "forbidden"
+    assert [token.split(".")[3] for token, _ in talk.chat.effects] == ["1"]
+    assert talk.found == []
+
+
+def test_a_decision_that_is_refused_changes_nothing_of_what_it_was_about(talk, monkeypatch):
+    question = talk.asked("sf")
+    monkeypatch.setattr(User, "has_perm", lambda self, name: True)
+
+    talk.do("trespass", question, way="rest", decisions=[(name, True) for name in talk.waiting()])
+
+    assert any(each.startswith("what needs an approval waits for it") for each in talk.found)
+    assert any(each.startswith("the owner may not decide") for each in talk.found)
+
+
+def test_the_part_of_an_answer_about_a_decision_is_no_part_of_the_answer_before_it(talk):
+    question, _ = talk.asked("s"), talk.asked()
+    [name] = talk.waiting()
+    staff = User.objects.get(username="staff")
+    approving.decide(Conversation.objects.all(), talk.chat.memory_id, [Decision(name, approved=True)], staff)
+    talk.chat.approved_by_staff.add(name)
+    stop = {"cut": 4, "stops": True, "errors": {0: "BrokenStreamError"}, "words_before_error": 2}
+
+    talk.do("regenerate", question, way="post", after=talk.tables.asked(question).sequence, **stop)
+
+    assert talk.tables.rows[max(talk.tables.rows)].metadata["partial"]
+    assert talk.found == []
