@@ -56,11 +56,10 @@ class StoredAnswer(NamedTuple):
         if not _calls(answer):
             return cls(conversation, question, answer, [], is_newest, others=others)
         callers = [row.sequence for row in answer if row.type == MessageType.AI]
-        later = [] if is_newest else _decided_later(rows, len(until_next))
+        later, is_owed = ([], False) if is_newest else _decided_later(question, answer, rows)
         answer += later
         waiting = waiting_in(conversation, answer)
         if waiting is None:
-            is_owed = bool(later) and later[-1] == rows[-1] and later[-1].type != MessageType.AI
             is_decided = is_owed and approvals_of(conversation).filter(sequence__in=callers).exists()
             return cls(conversation, question, answer, [], is_newest, is_decided, others)
         pending = [waiting.request(each) for each in waiting.open]
@@ -221,30 +220,47 @@ def _separated(question: Message, rows: Sequence[Message]) -> tuple[list[Message
             is_own = callers.get(index) in own
         if is_own:
             own.append(index)
-        is_own = is_own or (row.type == MessageType.AI and not _calls([row]))
-    if question.is_complete and (not own or _calls([rows[own[-1]]])):
-        return list(rows), []  # it has ended, so the text is its own
+        is_own = is_own or _is_text(row)
+    if question.is_complete and not (own and _is_text(rows[own[-1]])):
+        own = [index for index in range(len(rows)) if index in callers or rows[index].type == MessageType.AI]
     return [rows[index] for index in own], [row for index, row in enumerate(rows) if index not in own]
 
 
-def _decided_later(rows: Sequence[Message], own: int) -> list[Message]:
-    """Return the answer behind others that begins with the results of calls in the first *own* ones of *rows*."""
+def _decided_later(question: Message, answer: Sequence[Message], rows: Sequence[Message]) -> tuple[list[Message], bool]:
+    """
+    Return those of *rows* that belong to *answer* and are behind later questions, and whether the last text is to come.
+
+    Each part begins with results of the answer's calls and ends with a text. Before *question* is complete, a text
+    behind them is of another answer, which has gone on there.
+    """
     callers = {result: index for (index, _), result in tool_answers([row.chat_message for row in rows]).items()}
-    start = min((result for result, index in callers.items() if index < own <= result), default=len(rows))
-    found: list[Message] = []
-    for index in range(start, len(rows)):
-        is_result = rows[index].type == MessageType.TOOL_EXECUTION_RESULT
-        is_of_another = own <= callers.get(index, own if is_result else index) < start
-        if rows[index].type == MessageType.USER or is_of_another:
-            break
-        found.append(rows[index])
-    return [row for row in found if row.type in STEPS]
+    first = {row.sequence for row in answer}
+    own = {index for index, row in enumerate(rows) if row.sequence in first}
+    later: list[int] = []
+    is_own = is_owed = False
+    for index in range(max(own) + 1, len(rows)):
+        row, caller = rows[index], callers.get(index)
+        if row.type == MessageType.TOOL_EXECUTION_RESULT:
+            is_owed = caller in own
+            is_own = is_owed or (is_own and caller in later)
+        elif row.type == MessageType.USER or (_is_text(row) and not question.is_complete):
+            is_own = False
+        if is_own and row.type in STEPS:
+            later.append(index)
+        is_owed = is_owed and row.type != MessageType.AI
+        is_own = is_own and not _is_text(row)
+    return [rows[index] for index in later], is_own and is_owed
 
 
 def _calls(rows: Sequence[Message]) -> bool:
     """Return whether any of *rows* calls tools; a message that is only a text has no payload."""
     messages = [row.chat_message for row in rows if row.payload]
     return any(isinstance(each, AiMessage) and each.tool_execution_requests for each in messages)
+
+
+def _is_text(row: Message) -> bool:
+    """Return whether an answer ends with *row*: the model has written, and calls nothing."""
+    return row.type == MessageType.AI and not _calls([row])
 
 
 def _whole(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:

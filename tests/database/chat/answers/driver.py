@@ -196,7 +196,7 @@ class Site:
         if not any(act.kind in {"ask", "edit"} for act in acts):
             return
         for act in acts:
-            act.question.generation += act.kind in {"retry", "decide"}
+            act.question.generation += act.kind in {"retry", "decide", "regenerate"}
         for act in acts:
             act.generations = self._generations(chat)
 

@@ -365,7 +365,7 @@ def _alone(
     ):
         yield f"the answer that is returned is stored: {outcome.text!r}, {now.ended(act.question)!r}"
     if act.kind == "retry" and ended is not None:
-        yield from _answered_before(outcome, asked, ended, before, now)
+        yield from _answered_before(act, outcome, asked, ended, before, now)
     is_waiting = act.kind == "retry" and chat.waiting and chat.waits_for is act.question
     if is_waiting and outcome.kind in {"answered", "waits"} and (asked or {*outcome.asked} != {*chat.waiting}):
         yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
@@ -525,6 +525,8 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
             yield "of who is refused for another answer in progress, the model is not asked"
         case "nothing" if is_alone and act.kind == "decide" and not act.question.was_killed:
             yield f"who may decide, decides: as {act.way} they have found nothing"
+        case "nothing" if is_alone and act.kind in {"ask", "edit", "retry", "regenerate"}:
+            yield f"a question sent again goes on, or has the stored answer: {act.kind} has found nothing to go on with"
         case "error" if is_alone and not (raised or rounds >= MAX_ROUNDS):
             yield f"nothing fails by itself: {act.kind} has failed with {outcome.text[:120]}"
         case "refused" if not act.question.is_too_long:
@@ -536,13 +538,16 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
 
 
 def _answered_before(
-    outcome: Outcome, asked: Sequence[dict[str, Any]], ended: str, before: Tables, now: Tables
+    act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], ended: str, before: Tables, now: Tables
 ) -> Iterator[str]:
     """An id that was answered gets the stored answer, and no model is called."""
+    open_calls = {before.question_of(each.sequence) for each in before.for_staff(pending=True).values()}
     if asked:
         yield "an id that was answered gets the stored answer without the model: it was asked"
     elif outcome.kind == "answered" and outcome.text.rstrip() != ended.rstrip():
         yield f"an id that was answered gets the stored answer: {outcome.text!r}, {ended!r}"
+    elif outcome.kind == "waits" and getattr(before.asked(act.question), "sequence", 0) not in open_calls:
+        yield "an id that was answered gets the stored answer: it waits for approvals of another one"
     if before.rows.keys() != now.rows.keys():
         yield "an id that was answered adds nothing to the history"
 

@@ -766,6 +766,88 @@ class TestWhoApproves:
         for text, name, answer in [("Pay 5.", "q1", "5 is paid."), ("Pay 7.", "q2", "7 is paid.")]:
             assert shop.assistant.chat(shop.memory_id, text, owner=ann, client_message_id=name) == answer
 
+    def test_nor_has_it_the_answer_to_a_question_that_went_on_behind_its_own(self, ann, clerk):
+        shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann, client_message_id="q1")
+        weather = {"owner": ann, "client_message_id": "q2"}
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", **weather)
+        shop.decide(request, owner=ann, by=clerk)
+        assert shop.assistant.chat(shop.memory_id, "And the weather?", **weather) == "Sunny."
+
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+        assert shop.assistant.chat(shop.memory_id, "And the weather?", **weather) == "Sunny."
+
+    def test_nor_its_requests_and_does_not_go_on_with_it(self, ann, clerk):
+        more = calling(("c3", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", more, "7 is paid.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann, client_message_id="q1")
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "Pay 7.", owner=ann, client_message_id="q2")
+        shop.decide(request, owner=ann, by=clerk)
+        [second] = shop.ask("Pay 7.", owner=ann, client_message_id="q2")
+
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+        shop.record(second, by=clerk)
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "Pay 7.", owner=ann, client_message_id="q2") == "7 is paid."
+        assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+        assert shop.paid == [5, 7]
+
+    def test_if_the_model_fails_then_the_text_behind_it_is_of_the_question_that_went_on(self, ann, clerk):
+        shop = Site(calling(PAY), calling(LOOK), DOWN, DOWN, "Sunny.", "It is paid.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann, client_message_id="q1")
+        weather = {"owner": ann, "client_message_id": "q2"}
+        with pytest.raises(UnavailableError):
+            shop.assistant.chat(shop.memory_id, "And the weather?", **weather)
+        with pytest.raises(UnavailableError):
+            shop.decide(request, owner=ann, by=clerk)
+
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "And the weather?", **weather) == "Sunny."
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+
+        assert shop.paid == [5]
+
+    def test_if_the_model_fails_behind_further_calls_its_question_is_asked_once_more_at_the_end(self, ann, clerk):
+        shop = Site(calling(PAY), "Sunny.", calling(LOOK), DOWN, "It is paid.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann, client_message_id="q1")
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.decide(request, owner=ann, by=clerk)
+
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
+
+        assert shop.paid == [5]
+        assert [each.text for each in shop.model.sent[-1] if isinstance(each, ToolExecutionResultMessage)] == [
+            "Paid 5.",
+            "Seen.",
+        ]
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_of_calls_that_are_decided_one_by_one_the_last_answer_is_that_of_the_question(self, ann, clerk, fails):
+        both = calling(PAY, ("c2", "pay", '{"amount": 7}'))
+        after = [DOWN, "7 is paid."] if fails else ["7 is paid."]
+        shop = Site(both, "Sunny.", "5 is paid.", "Rainy.", *after, approve_by=self.PERMISSION)
+        [first, second] = shop.ask(owner=ann, client_message_id="q1")
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        assert shop.decide(first, owner=ann, by=clerk) == "5 is paid."
+        shop.assistant.chat(shop.memory_id, "And tomorrow?", owner=ann)
+        assert shop.ask(owner=ann, client_message_id="q1") == (second,)
+
+        if fails:
+            with pytest.raises(UnavailableError):
+                shop.decide(second, owner=ann, by=clerk)
+        else:
+            assert shop.decide(second, owner=ann, by=clerk) == "7 is paid."
+
+        for _ in range(2):
+            assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "7 is paid."
+        assert shop.paid == [5, 7]
+
     def test_the_model_is_sent_the_call_although_its_result_fills_the_window(self, ann, clerk):
         window = {"memory": MessageWindowChatMemory, "memory_options": {"max_messages": 4}}
         shop = Site(calling(PAY), "Sunny.", "It is paid.", approve_by=self.PERMISSION, **window)
