@@ -458,6 +458,30 @@ class TestARejectedQuestionPoisonsNothing:
         assert history()[:3] == [QUESTION, PAY, PAID]
         assert till.paid == [5]
 
+    @two_ways
+    @pytest.mark.parametrize("goes_on", ["again", "edited", "regenerated"])
+    def test_so_has_one_of_an_answer_that_goes_on_or_is_replaced_behind_those_results(self, ask, till, goes_on):
+        again = calling(("c2", "pay", '{"amount": 6}'))
+        after = [again, DOWN, "7"] if goes_on == "again" else ["6", "7"]
+        model = ScriptedModel(PAY, InvalidRequestError("No."), *after)
+        bot = Assistant(model, tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+
+        if goes_on == "again":
+            with ask.fails(RateLimitError):
+                ask(bot, "And?", name="q2")
+        else:
+            ask(bot, "And?", name="q2")
+        if goes_on == "regenerated":
+            assert ask.regenerate(bot, "And?", "q2") == "7"
+        else:
+            assert ask(bot, "Or?" if goes_on == "edited" else "And?", name="q2") == "7"
+
+        note = ToolExecutionResultMessage("c1", "pay", NOT_ACCEPTED, is_error=True)
+        assert model.sent[-1][:3] == [QUESTION, PAY, note]
+        assert len(model.sent[-1]) == (6 if goes_on == "again" else 4)
+
 
 class TestOneAnswerAtATime:
     def test_a_second_one_is_refused(self, ask):
