@@ -182,6 +182,16 @@ class Tables:
             return None
         return answer[-1].text
 
+    def was_answered(self, question: Question) -> bool:
+        """Return whether an answer to *question* has ended, also if that is on another branch now."""
+        row = self.asked(question)
+        texts = (each for each in self.rows.values() if each.type == MessageType.AI and not calls_of(each))
+        return (
+            row is not None
+            and row.is_complete
+            and any(self.question_of(each.sequence) == row.sequence for each in texts)
+        )
+
     def calls(self) -> list[tuple[int, int, str, str]]:
         """Return the calls in the history: sequence, position, token, and name of the tool."""
         return [
@@ -550,9 +560,13 @@ def _remembers(before: Tables, request: dict[str, Any]) -> Iterator[str]:
 def _rejected(
     act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
 ) -> Iterator[str]:
-    """A question that the vendor rejected at the first request stays in the history, and out of the memory."""
+    """
+    A question that the vendor rejected at the first request stays in the history, and out of the memory.
+
+    One that was answered once, on whichever branch, is none that the vendor rejects.
+    """
     own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
-    is_first = outcome.kind == "error" and len(asked) == 1 and not own and before.ended(act.question) is None
+    is_first = outcome.kind == "error" and len(asked) == 1 and not own and not before.was_answered(act.question)
     if not is_first or asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
         return
     row = now.asked(act.question)

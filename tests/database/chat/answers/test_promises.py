@@ -444,6 +444,22 @@ class TestARejectedQuestionPoisonsNothing:
         assert remembered(ask, bot) == before == history()
         assert not Message.objects.filter(metadata__has_key="rejected").exists()
 
+    @pytest.mark.parametrize("ask", ["chat-late", "astream-early"], indirect=True)
+    def test_so_does_one_whose_answer_is_on_another_branch(self, ask, till):
+        model = ScriptedModel("Hi!", PAY, DOWN, "Yes.", InvalidRequestError("No."))
+        bot = Assistant(model, tools=tools(till.pay))
+        ask(bot, "Hello?", name="q1")
+        with ask.fails(RateLimitError):
+            ask.regenerate(bot, "Hello?", "q1")
+        ask(bot, "Is all well?")
+        before = remembered(ask, bot)
+
+        with ask.fails(InvalidRequestError):
+            ask.regenerate(bot, "Hello?", "q1")
+
+        assert remembered(ask, bot) == before == history()
+        assert not Message.objects.filter(metadata__has_key="rejected").exists()
+
     def test_a_rejection_after_a_tool_has_run_keeps_everything_and_later_requests_have_a_note(self, ask, till):
         model = ScriptedModel(PAY, InvalidRequestError("No."), "Yes.")
         bot = Assistant(model, tools=tools(till.pay))
