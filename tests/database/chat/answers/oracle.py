@@ -192,6 +192,14 @@ class Tables:
             and any(self.question_of(each.sequence) == row.sequence for each in texts)
         )
 
+    def decided(self) -> set[str]:
+        """Return the approvals on the path, whoever gives them, that were decided and not carried out."""
+        return {
+            name
+            for name, each in self.approvals.items()
+            if self.rows[each.sequence].on_path and each.state != State.ENDED and each.approved is not None
+        }
+
     def calls(self) -> list[tuple[int, int, str, str]]:
         """Return the calls in the history: sequence, position, token, and name of the tool."""
         return [
@@ -337,7 +345,8 @@ def _decided(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables
     is_whole = outcome.kind not in {"killed", "hangs"}
     if outcome.kind == "nothing" and 0 not in asked_of and (asked_of or left):
         yield f"who may decide, decides: {act.kind} as {act.way} has found nothing"
-    if act.kind == "resume" and is_whole and now.for_staff(pending=False).keys() == left.keys():
+    # Of several answers it is the newest one that goes on first, also if it is one on which the owner has decided.
+    if act.kind == "resume" and is_whole and now.decided() >= before.decided():
         yield f"what was decided, a Resume carries out: {outcome}"
     if act.kind != "staff" or not is_whole or left or 0 in asked_of:
         return
