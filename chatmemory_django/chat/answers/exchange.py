@@ -17,7 +17,7 @@ from chatmemory_django.chat.answers.counting import specification_tokens, thinki
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import to_send
-from chatmemory_django.chat.answers.stored import show_decided
+from chatmemory_django.chat.answers.stored import not_accepted, show_decided
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
@@ -143,6 +143,7 @@ class Exchange:
         self._held: Mapping[int, ApprovalRequested] = {}
         self._may = may
         self._waiting = Pending()
+        self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
         self._shortened: Mapping[str, Sequence[int]] = {}
         """What ``SHORTENED`` is of the model's next message."""
@@ -183,6 +184,7 @@ class Exchange:
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
         _, self._waiting = end_waiting(self.memory, self.turn, None)
+        self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
@@ -234,7 +236,7 @@ class Exchange:
             memory.window,
             summary_key=None if memory.summary is None else memory.summary.key,
             context=self._context,
-            pending=self._waiting.texts(entries),
+            pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
             overhead=self._overhead,
             max_result_tokens=self._max_result_tokens,

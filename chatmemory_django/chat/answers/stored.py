@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
 
-from chatmemory_django.chat.approvals.resuming import Resumed
+from chatmemory_django.chat.approvals.resuming import Resumed, unanswered
 from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
@@ -23,6 +23,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.models.files import ConversationKey, whole
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 MAX_STEPS = 256
 """How many messages behind a question are read at once: nearly always, these are more than its answer has."""
@@ -168,6 +169,25 @@ def show_decided(resumed: Resumed, turn: Turn) -> None:
     shown = [caller, *(rows[result] for (index, _), result in sorted(answers.items()) if index == 0)]
     for row, message in zip(shown, _whole(conversation, shown), strict=True):
         turn.show(_as_read(row, message))
+
+
+def not_accepted(memory: ChatMemory, turn: Turn) -> dict[tuple[int, int], str]:
+    """
+    Return the notes that models read in the place of results that were not accepted, and that the memory lacks, by the
+    key of the message with the call and the position of that: a memory read as it was in between does not have them.
+    """
+    store, missing = memory.store, unanswered(turn)
+    if not (missing and isinstance(store, DjangoChatMemoryStore)):
+        return {}
+    named = store.named(memory.id)
+    steps = Message.objects.using(named.db).history().filter(conversation__in=named, type__in=STEPS)
+    steps = steps.filter(sequence__gte=min(missing)[0]).order_by("sequence").defer("verbatim")
+    if not steps.filter(metadata__has_key=REJECTED).exists():
+        return {}
+    rows = list(steps)
+    answers = tool_answers([row.chat_message for row in rows])
+    rejected = {call for call, result in answers.items() if REJECTED in (rows[result].metadata or {})}
+    return {(rows[index].sequence, position): NOT_ACCEPTED for index, position in rejected}
 
 
 def _as_read(row: Message, message: ChatMessage) -> ChatMessage:

@@ -207,10 +207,15 @@ def end_waiting(memory: ChatMemory, turn: Turn, may: May | None) -> tuple[bool, 
 
 def unanswered_ids(turn: Turn) -> set[str | None]:
     """Return the ids of the calls in the memory that have no result."""
-    messages = turn.whole()[0].messages()
-    answers = tool_answers(messages)
-    calls = ((index, at, call) for index, each in enumerate(messages) for at, call in enumerate(_calls(each)))
-    return {call.id for index, at, call in calls if (index, at) not in answers}
+    return set(unanswered(turn).values())
+
+
+def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
+    """Return the same ids by the key of the message with the call, and the position of that."""
+    found = [(each.key, each.message) for each in turn.whole()[0].entries() if each.message is not None]
+    answers = tool_answers([message for _, message in found])
+    calls = ((index, at, call) for index, (_, each) in enumerate(found) for at, call in enumerate(_calls(each)))
+    return {(found[index][0], at): call.id for index, at, call in calls if (index, at) not in answers}
 
 
 def _calls(message: ChatMessage | None) -> Sequence[ToolExecutionRequest]:

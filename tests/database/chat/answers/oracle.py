@@ -182,6 +182,24 @@ class Tables:
             return None
         return answer[-1].text
 
+    def was_answered(self, question: Question) -> bool:
+        """Return whether an answer to *question* has ended, also if that is on another branch now."""
+        row = self.asked(question)
+        texts = (each for each in self.rows.values() if each.type == MessageType.AI and not calls_of(each))
+        return (
+            row is not None
+            and row.is_complete
+            and any(self.question_of(each.sequence) == row.sequence for each in texts)
+        )
+
+    def decided(self) -> set[str]:
+        """Return the approvals on the path, whoever gives them, that were decided and not carried out."""
+        return {
+            name
+            for name, each in self.approvals.items()
+            if self.rows[each.sequence].on_path and each.state != State.ENDED and each.approved is not None
+        }
+
     def calls(self) -> list[tuple[int, int, str, str]]:
         """Return the calls in the history: sequence, position, token, and name of the tool."""
         return [
@@ -339,7 +357,8 @@ def _decided(chat: Chat, act: Act, outcome: Outcome, before: Tables, now: Tables
     is_whole = outcome.kind not in {"killed", "hangs"}
     if outcome.kind == "nothing" and 0 not in asked_of and (asked_of or left):
         yield f"who may decide, decides: {act.kind} as {act.way} has found nothing"
-    if act.kind == "resume" and is_whole and now.for_staff(pending=False).keys() == left.keys():
+    # Of several answers it is the newest one that goes on first, also if it is one on which the owner has decided.
+    if act.kind == "resume" and is_whole and now.decided() >= before.decided():
         yield f"what was decided, a Resume carries out: {outcome}"
     if act.kind != "staff" or not is_whole or left or 0 in asked_of:
         return
@@ -567,9 +586,13 @@ def _remembers(before: Tables, request: dict[str, Any]) -> Iterator[str]:
 def _rejected(
     act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], before: Tables, now: Tables
 ) -> Iterator[str]:
-    """A question that the vendor rejected at the first request stays in the history, and out of the memory."""
+    """
+    A question that the vendor rejected at the first request stays in the history, and out of the memory.
+
+    One that was answered once, on whichever branch, is none that the vendor rejects.
+    """
     own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
-    is_first = outcome.kind == "error" and len(asked) == 1 and not own and before.ended(act.question) is None
+    is_first = outcome.kind == "error" and len(asked) == 1 and not own and not before.was_answered(act.question)
     if not is_first or asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
         return
     row = now.asked(act.question)

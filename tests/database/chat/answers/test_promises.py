@@ -444,6 +444,22 @@ class TestARejectedQuestionPoisonsNothing:
         assert remembered(ask, bot) == before == history()
         assert not Message.objects.filter(metadata__has_key="rejected").exists()
 
+    @pytest.mark.parametrize("ask", ["chat-late", "astream-early"], indirect=True)
+    def test_so_does_one_whose_answer_is_on_another_branch(self, ask, till):
+        model = ScriptedModel("Hi!", PAY, DOWN, "Yes.", InvalidRequestError("No."))
+        bot = Assistant(model, tools=tools(till.pay))
+        ask(bot, "Hello?", name="q1")
+        with ask.fails(RateLimitError):
+            ask.regenerate(bot, "Hello?", "q1")
+        ask(bot, "Is all well?")
+        before = remembered(ask, bot)
+
+        with ask.fails(InvalidRequestError):
+            ask.regenerate(bot, "Hello?", "q1")
+
+        assert remembered(ask, bot) == before == history()
+        assert not Message.objects.filter(metadata__has_key="rejected").exists()
+
     def test_a_rejection_after_a_tool_has_run_keeps_everything_and_later_requests_have_a_note(self, ask, till):
         model = ScriptedModel(PAY, InvalidRequestError("No."), "Yes.")
         bot = Assistant(model, tools=tools(till.pay))
@@ -457,6 +473,30 @@ class TestARejectedQuestionPoisonsNothing:
         assert model.sent[-1] == [QUESTION, PAY, note, UserMessage("Is all well?")]
         assert history()[:3] == [QUESTION, PAY, PAID]
         assert till.paid == [5]
+
+    @two_ways
+    @pytest.mark.parametrize("goes_on", ["again", "edited", "regenerated"])
+    def test_so_has_one_of_an_answer_that_goes_on_or_is_replaced_behind_those_results(self, ask, till, goes_on):
+        again = calling(("c2", "pay", '{"amount": 6}'))
+        after = [again, DOWN, "7"] if goes_on == "again" else ["6", "7"]
+        model = ScriptedModel(PAY, InvalidRequestError("No."), *after)
+        bot = Assistant(model, tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+
+        if goes_on == "again":
+            with ask.fails(RateLimitError):
+                ask(bot, "And?", name="q2")
+        else:
+            ask(bot, "And?", name="q2")
+        if goes_on == "regenerated":
+            assert ask.regenerate(bot, "And?", "q2") == "7"
+        else:
+            assert ask(bot, "Or?" if goes_on == "edited" else "And?", name="q2") == "7"
+
+        note = ToolExecutionResultMessage("c1", "pay", NOT_ACCEPTED, is_error=True)
+        assert model.sent[-1][:3] == [QUESTION, PAY, note]
+        assert len(model.sent[-1]) == (6 if goes_on == "again" else 4)
 
 
 class TestOneAnswerAtATime:

@@ -877,6 +877,20 @@ class TestWhoApproves:
 
         assert shop.paid == [5]
 
+    def test_without_a_name_each_resume_carries_out_one_answer_the_newest_first(self, ann, clerk):
+        large = ("c2", "pay", '{"amount": 90}')
+        by_amount = {"approve_by": lambda amount: self.PERMISSION if amount > 50 else "owner"}
+        site = Site(calling(large), calling(PAY), "Unknown.", "Ninety.", **by_amount)
+        [of_clerk] = site.ask("Pay 90.", owner=ann)
+        [of_owner] = site.ask("Pay 5.", owner=ann)
+        site.record(of_clerk, by=clerk)
+        site.die_while_it_runs(of_owner)
+
+        assert site.assistant.chat(site.memory_id, Resume(), owner=ann) == "Unknown."
+        assert ([each.text for each in site.results], site.paid) == ([UNKNOWN], [])
+        assert site.assistant.chat(site.memory_id, Resume(), owner=ann) == "Ninety."
+        assert ([each.text for each in site.results], site.paid) == ([UNKNOWN, "Paid 90."], [90])
+
     def test_what_was_approved_elsewhere_runs_after_the_next_question(self, shop, ann, clerk):
         [request] = shop.ask(owner=ann)
         shop.record(request, by=clerk)
