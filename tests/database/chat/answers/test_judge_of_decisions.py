@@ -12,6 +12,9 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth.models import User
 
+from chatmemory_django.chat.approvals import Decision, approving
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.models import Conversation
 from tests.database.chat.answers import world
 from tests.database.chat.answers.oracle import Chat, Tables, judge
 from tests.database.chat.answers.world import Act, Outcome, Question
@@ -76,3 +79,24 @@ def test_a_decision_that_is_refused_changes_nothing_of_what_it_was_about(talk, m
 
     assert any(each.startswith("what needs an approval waits for it") for each in talk.found)
     assert any(each.startswith("the owner may not decide") for each in talk.found)
+
+
+def test_the_part_of_an_answer_about_a_decision_is_no_part_of_the_answer_before_it(talk, monkeypatch):
+    question, _ = talk.asked("s"), talk.asked()
+    [name] = talk.waiting()
+    staff = User.objects.get(username="staff")
+    approving.decide(Conversation.objects.all(), talk.chat.memory_id, [Decision(name, approved=True)], staff)
+    talk.chat.approved_by_staff.add(name)
+    made = world.assistant_of
+    monkeypatch.setattr(world, "assistant_of", lambda request: _keeping_parts(made(request)))
+    left = {"cut": 2, "errors": {0: "BrokenStreamError"}, "words_before_error": 2}  # behind the result and one word
+
+    talk.do("regenerate", question, way="stream", after=talk.tables.asked(question).sequence, **left)
+
+    assert talk.tables.rows[max(talk.tables.rows)].metadata["partial"]
+    assert talk.found == []
+
+
+def _keeping_parts(assistant: Assistant) -> Assistant:
+    assistant.keep_partial = True
+    return assistant

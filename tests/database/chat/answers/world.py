@@ -334,7 +334,8 @@ class Model(ChatModel):
                 calls=[call.arguments for call in answer.tool_execution_requests],
             )
             words = (answer.text or "").split()
-            for word in words if error is None else [f"[{asked and asked[1]}]"] * act.words_before_error:
+            name = OUT_OF_TURN if asked is None else asked[1]
+            for word in words if error is None else [f"[{name}]"] * act.words_before_error:
                 yield PartialText(f"{word} ")
             if error is not None:
                 raise getattr(models, error)("The model failed, as it was to.")
