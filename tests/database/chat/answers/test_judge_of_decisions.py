@@ -13,6 +13,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from chatmemory_django.chat.approvals import Decision, approving
+from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.models import Conversation
 from tests.database.chat.answers import world
 from tests.database.chat.answers.oracle import Chat, Tables, judge
@@ -80,15 +81,22 @@ def test_a_decision_that_is_refused_changes_nothing_of_what_it_was_about(talk, m
     assert any(each.startswith("the owner may not decide") for each in talk.found)
 
 
-def test_the_part_of_an_answer_about_a_decision_is_no_part_of_the_answer_before_it(talk):
+def test_the_part_of_an_answer_about_a_decision_is_no_part_of_the_answer_before_it(talk, monkeypatch):
     question, _ = talk.asked("s"), talk.asked()
     [name] = talk.waiting()
     staff = User.objects.get(username="staff")
     approving.decide(Conversation.objects.all(), talk.chat.memory_id, [Decision(name, approved=True)], staff)
     talk.chat.approved_by_staff.add(name)
-    stop = {"cut": 4, "stops": True, "errors": {0: "BrokenStreamError"}, "words_before_error": 2}
+    made = world.assistant_of
+    monkeypatch.setattr(world, "assistant_of", lambda request: _keeping_parts(made(request)))
+    left = {"cut": 2, "errors": {0: "BrokenStreamError"}, "words_before_error": 2}  # behind the result and one word
 
-    talk.do("regenerate", question, way="post", after=talk.tables.asked(question).sequence, **stop)
+    talk.do("regenerate", question, way="stream", after=talk.tables.asked(question).sequence, **left)
 
     assert talk.tables.rows[max(talk.tables.rows)].metadata["partial"]
     assert talk.found == []
+
+
+def _keeping_parts(assistant: Assistant) -> Assistant:
+    assistant.keep_partial = True
+    return assistant
