@@ -131,6 +131,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         await answers().stop(maker)  # by then, it has left nothing
         raise _over_budget(answer.failure)
     if isinstance(answer.failure, NotPendingError):
+        await answers().stop(maker)
         raise _nothing_waits()
     if isinstance(answer.failure, QuestionTooLongError):
         await answers().stop(maker)

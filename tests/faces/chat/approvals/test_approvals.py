@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import threading
+import time
 from uuid import uuid4
 
 import pytest
@@ -15,8 +16,9 @@ from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.approvals import continuing
 from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.approvals.waiting import UNKNOWN
-from chatmemory_django.chat.models import ModelCall, ToolApproval
+from chatmemory_django.chat.models import ModelCall, Run, ToolApproval
 from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.models import Conversation, Message
 from tests.faces.chat.http.test_http import (
@@ -368,6 +370,17 @@ class TestStaff:
         assert last["parts"][-1]["text"] == "Sunny."
         assert "waits for approval by somebody else" in str(shop.model.sent[-1])
         assert paid == []
+
+    @asynchronous
+    async def test_once_a_post_that_decides_nothing_is_refused_the_next_question_can_begin(self, shop, monkeypatch):
+        await shop.ask()
+        [_, answer] = await shop.messages(MEMORY_ID)
+        end = Answers._end
+        monkeypatch.setattr(Answers, "_end", lambda *args: time.sleep(0.2) or end(*args))
+
+        assert (await send(shop, answer)).status_code == 409
+
+        assert not await Run.objects.filter(active__isnull=False).aexists()
 
     @asynchronous
     async def test_staff_decide_by_the_chat_and_the_answer_is_the_owners(self, shop, paid, ann):
