@@ -173,11 +173,11 @@ def claim(
     named: Sequence[UUID | str] = (),
     fence: int | None = None,
     *,
-    newest: bool | None = None,
+    more_of: Claim | None = None,
 ) -> Claim:
     """
     Return the decided calls of one answer, for the caller alone to run them: of that with one of the approvals *named*,
-    or else of the newest answer or the oldest one that has any; with *newest*, of that or only of others.
+    or else of the newest answer or the oldest one that has any; with *more_of* what was claimed, of the same one only.
 
     Calls that have waited too long are not run. Without any, all calls have results, and the model is to be asked.
     *fence* is that of the conversation since the caller has taken it for an answer: a process that has
@@ -187,7 +187,7 @@ def claim(
         NotPendingError: No answer waits, or all that it waits for is decisions, or calls that run.
 
     """
-    return _locked(conversations, memory_id, partial(_claim, {str(each) for each in named}, fence, newest))
+    return _locked(conversations, memory_id, partial(_claim, {str(each) for each in named}, fence, more_of))
 
 
 def end(claimed: Claim, approval: ToolApproval) -> None:
@@ -260,8 +260,8 @@ def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversati
     return [known[str(decision.id)] for decision in decisions]
 
 
-def _claim(named: set[str], fence: int | None, newest: bool | None, conversation: Conversation) -> Claim:
-    answers = [each for each in waiting_answers(conversation) if newest in {None, each.is_newest}]
+def _claim(named: set[str], fence: int | None, more_of: Claim | None, conversation: Conversation) -> Claim:
+    answers = [each for each in waiting_answers(conversation) if more_of is None or _is_of(each, more_of)]
     answers.sort(key=lambda answer: (named.isdisjoint(str(each.id) for each in answer.approvals), not answer.is_newest))
     chosen = next((answer for answer in answers if _to_do(answer, fence)), None)
     if chosen is None:
@@ -280,6 +280,12 @@ def _claim(named: set[str], fence: int | None, newest: bool | None, conversation
         elif chosen is not None:
             ended.append(Ended(approval, _unrun(chosen, approval)))
     return Claim(conversation, chosen, caller, fence, approved, ended)
+
+
+def _is_of(answer: Waiting, claimed: Claim) -> bool:
+    """Return whether *answer* is the one that was *claimed*, and still goes on as that did: as itself, or not."""
+    was_newest = claimed.waiting is not None and claimed.waiting.is_newest
+    return answer.caller.sequence == claimed.caller and answer.is_newest == was_newest
 
 
 def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:

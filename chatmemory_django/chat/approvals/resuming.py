@@ -142,10 +142,9 @@ class Resumed:
         return ended is not None
 
     def again(self) -> bool:
-        """Return whether more calls were decided meanwhile, which are the ones to run now."""
-        is_newest = self.waiting is not None
+        """Return whether more calls of the answer were decided meanwhile, which are the ones to run now."""
         try:
-            claim = approving.claim(self._conversations, self._memory_id, (), self.fence, newest=is_newest)
+            claim = approving.claim(self._conversations, self._memory_id, (), self.fence, more_of=self._claim)
         except NotPendingError:
             return False
         if not (claim.approved or claim.ended):

@@ -766,6 +766,21 @@ class TestWhoApproves:
         for text, name, answer in [("Pay 5.", "q1", "5 is paid."), ("Pay 7.", "q2", "7 is paid.")]:
             assert shop.assistant.chat(shop.memory_id, text, owner=ann, client_message_id=name) == answer
 
+    def test_each_has_an_answer_of_its_own_also_if_both_were_decided_before_the_first_one_went_on(self, ann, clerk):
+        again = calling(("c2", "pay", '{"amount": 7}'))
+        shop = Site(calling(PAY), again, "Sunny.", "5 is paid.", "7 is paid.", approve_by=self.PERMISSION)
+        [first] = shop.ask(owner=ann, client_message_id="q1")
+        [second] = shop.ask("Pay 7.", owner=ann, client_message_id="q2")
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        shop.record(second, by=clerk)
+
+        assert (shop.decide(first, owner=ann, by=clerk), shop.paid) == ("5 is paid.", [5])
+        assert shop.assistant.chat(shop.memory_id, Resume(), owner=ann) == "7 is paid."
+        for text, name, answer in [("Pay 5.", "q1", "5 is paid."), ("Pay 7.", "q2", "7 is paid.")]:
+            assert shop.assistant.chat(shop.memory_id, text, owner=ann, client_message_id=name) == answer
+        assert shop.paid == [5, 7]
+        assert not Message.objects.incomplete().exists()
+
     def test_nor_has_it_the_answer_to_a_question_that_went_on_behind_its_own(self, ann, clerk):
         shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION)
         [request] = shop.ask(owner=ann, client_message_id="q1")
