@@ -430,7 +430,7 @@ class Assistant:
         if question.stored is not None and question.stored.is_decided:
             ledger.check()
             question.stored.show(memory)
-            resumed = Resumed(memory, Resume(), lease.take(memory), question.stored.pending)
+            resumed = Resumed(memory, Resume(about=question.stored.about), lease.take(memory))
             return self._resume(memory, resumed, exchange, options)
         if question.stored is not None and question.stored.stands:
             question.stored.show(memory)
@@ -446,7 +446,7 @@ class Assistant:
         stored = StoredAnswer.before(*resumed.asked_before)
         question = Question(None) if stored is None else Question(stored.asked())
         if stored is not None and resumed.waiting is not None:
-            question = Question(None, stored=stored._replace(pending=(), is_decided=False))
+            question = Question(None, stored=stored._replace(pending=(), about=()))
         begun = None if stored is None else stored.asked_only()
         turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
         show_decided(resumed, turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, Self
+from uuid import UUID
 
 from chatmemory_django.chat.approvals.resuming import Resumed, unanswered
 from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
@@ -42,8 +43,11 @@ class StoredAnswer(NamedTuple):
     """The calls for whose approval it waits."""
     is_newest: bool
     """Whether nothing that a user wrote later follows it."""
-    is_decided: bool = False
-    """Whether a call for which it has waited was decided, or was interrupted, so that it goes on by a ``Resume``."""
+    about: Sequence[UUID] = ()
+    """
+    The approvals that a ``Resume`` is to be about with which it goes on: a call for which it has waited was decided, or
+    was interrupted.
+    """
     others: Sequence[Message] = ()
     """What was stored between its rows, or behind them, of answers about earlier calls."""
 
@@ -61,10 +65,11 @@ class StoredAnswer(NamedTuple):
         answer += later
         waiting = waiting_in(conversation, answer)
         if waiting is None:
-            is_decided = is_owed and approvals_of(conversation).filter(sequence__in=callers).exists()
-            return cls(conversation, question, answer, [], is_newest, is_decided, others)
+            approvals = approvals_of(conversation).filter(sequence__in=callers) if is_owed else ()
+            return cls(conversation, question, answer, [], is_newest, [each.id for each in approvals], others)
         pending = [waiting.request(each) for each in waiting.open]
-        return cls(conversation, question, answer, pending, is_newest, can_go_on(waiting, conversation), others)
+        about = [each.id for each in waiting.approvals] if can_go_on(waiting, conversation) else []
+        return cls(conversation, question, answer, pending, is_newest, about, others)
 
     @classmethod
     def before(cls, conversation: Conversation, sequence: int) -> Self | None:
@@ -87,6 +92,11 @@ class StoredAnswer(NamedTuple):
         """Whether it is whole, or was stopped."""
         steps = [row for row in self.rows if row.type == MessageType.AI]
         return bool(steps) and not (_calls(steps[-1:]) or self._is_broken(steps[-1]))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it goes on by a ``Resume``."""
+        return bool(self.about)
 
     @property
     def stands(self) -> bool:

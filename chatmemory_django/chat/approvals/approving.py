@@ -179,7 +179,8 @@ def claim(
     Return the decided calls of one answer, for the caller alone to run them: of that with one of the approvals *named*,
     or else of the newest answer or the oldest one that has any; with *more_of* what was claimed, of the same one only.
 
-    Calls that have waited too long are not run. Without any, all calls have results, and the model is to be asked.
+    Calls that have waited too long are not run. Without any, all calls have results, and the model is to be asked: for
+    that, an answer that is named comes first, too.
     *fence* is that of the conversation since the caller has taken it for an answer: a process that has
     run a call there since before that is dead, and the call is not run again.
 
@@ -262,11 +263,16 @@ def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversati
 
 def _claim(named: set[str], fence: int | None, more_of: Claim | None, conversation: Conversation) -> Claim:
     answers = [each for each in waiting_answers(conversation) if more_of is None or _is_of(each, more_of)]
-    answers.sort(key=lambda answer: (named.isdisjoint(str(each.id) for each in answer.approvals), not answer.is_newest))
+    answers.sort(key=lambda answer: (_lacks(answer.approvals, named), not answer.is_newest))
     chosen = next((answer for answer in answers if _to_do(answer, fence)), None)
     if chosen is None:
         chosen = next((answer for answer in answers if answer.is_newest and not answer.open), None)
-    caller = _owed(conversation) if chosen is None else chosen.caller.sequence
+    is_other = chosen is not None and named and _lacks(chosen.approvals, named)
+    caller = _owed(conversation) if chosen is None or is_other else None
+    if caller is None or (is_other and _lacks(approvals_of(conversation).filter(sequence=caller), named)):
+        caller = None if chosen is None else chosen.caller.sequence
+    else:  # of the one that is named, the results are stored, and only the text is to come
+        chosen = None
     if caller is None:
         waits = "The answer waits for a decision, or for a call that runs."
         raise NotPendingError(waits if answers else "No answer here waits for an approval.")
@@ -280,6 +286,10 @@ def _claim(named: set[str], fence: int | None, more_of: Claim | None, conversati
         elif chosen is not None:
             ended.append(Ended(approval, _unrun(chosen, approval)))
     return Claim(conversation, chosen, caller, fence, approved, ended)
+
+
+def _lacks(approvals: Iterable[ToolApproval], named: set[str]) -> bool:
+    return named.isdisjoint(str(each.id) for each in approvals)
 
 
 def _is_of(answer: Waiting, claimed: Claim) -> bool:

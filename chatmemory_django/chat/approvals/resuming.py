@@ -67,13 +67,10 @@ class Resumed:
     """
     An answer that goes on: the decided calls, which nobody else runs, and then their results.
 
-    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``. Without decisions, it is the one
-    that *waits_for* these calls, if it can go on.
+    *fence* is the conversation's, which is taken for this answer, see ``Turn.fence``.
     """
 
-    def __init__(
-        self, memory: ChatMemory, resume: Resume, fence: int | None, waits_for: Sequence[ApprovalRequested] = ()
-    ) -> None:
+    def __init__(self, memory: ChatMemory, resume: Resume, fence: int | None) -> None:
         store = django_store(memory)
         self._stored: set[UUID] = set()
         self._memory_id = str(memory.id)
@@ -82,7 +79,7 @@ class Resumed:
             if resume.decisions:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
-            named = [*resume.about, *(each.id for each in resume.decisions), *(each.id for each in waits_for)]
+            named = [*resume.about, *(each.id for each in resume.decisions)]
             self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations

@@ -781,6 +781,22 @@ class TestWhoApproves:
         assert shop.paid == [5, 7]
         assert not Message.objects.incomplete().exists()
 
+    def test_sent_again_it_goes_on_with_its_own_answer_although_another_one_was_decided(self, ann, clerk):
+        again = calling(("c2", "pay", '{"amount": 7}'))
+        answers = ["Sunny.", DOWN, "5 is paid.", "7 is paid."]
+        shop = Site(calling(PAY), again, *answers, approve_by=self.PERMISSION)
+        [first] = shop.ask(owner=ann, client_message_id="q1")
+        [second] = shop.ask("Pay 7.", owner=ann, client_message_id="q2")
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.decide(first, owner=ann, by=clerk)
+        shop.record(second, by=clerk)
+
+        for text, name, answer in 2 * [("Pay 5.", "q1", "5 is paid."), ("Pay 7.", "q2", "7 is paid.")]:
+            assert shop.assistant.chat(shop.memory_id, text, owner=ann, client_message_id=name) == answer
+        assert shop.paid == [5, 7]
+        assert not Message.objects.incomplete().exists()
+
     def test_nor_has_it_the_answer_to_a_question_that_went_on_behind_its_own(self, ann, clerk):
         shop = Site(calling(PAY), calling(LOOK), DOWN, "It is paid.", "Sunny.", approve_by=self.PERMISSION)
         [request] = shop.ask(owner=ann, client_message_id="q1")
