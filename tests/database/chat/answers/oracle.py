@@ -133,6 +133,11 @@ class Tables:
             sequence = self._begins[self.callers[sequence]]
         return sequence
 
+    def questions_of(self, approvals: Sequence[str]) -> set[int]:
+        """Return the sequences of the questions whose answers wait for *approvals*; 0 for one that is not open."""
+        found = [self.approvals.get(name) for name in approvals]
+        return {self.question_of(each.sequence) if each is not None and each.is_open else 0 for each in found}
+
     def _divide(self) -> None:
         """Find with what the answer of each row begins: a question, or a result behind others; 0 with neither."""
         outer: dict[int, int] = {}
@@ -559,13 +564,17 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
 def _answered_before(
     act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], ended: str, before: Tables, now: Tables
 ) -> Iterator[str]:
-    """An id that was answered gets the stored answer, and no model is called."""
-    open_calls = {before.question_of(each.sequence) for each in before.for_staff(pending=True).values()}
+    """
+    An id that was answered gets the stored answer, and no model is called.
+
+    Behind a text about one of its calls it may still wait for others, of whoever: then it gets these requests.
+    """
+    own = getattr(before.asked(act.question), "sequence", 0)
     if asked:
         yield "an id that was answered gets the stored answer without the model: it was asked"
     elif outcome.kind == "answered" and outcome.text.rstrip() != ended.rstrip():
         yield f"an id that was answered gets the stored answer: {outcome.text!r}, {ended!r}"
-    elif outcome.kind == "waits" and getattr(before.asked(act.question), "sequence", 0) not in open_calls:
+    elif outcome.kind == "waits" and before.questions_of(outcome.asked) != {own}:
         yield "an id that was answered gets the stored answer: it waits for approvals of another one"
     if before.rows.keys() != now.rows.keys():
         yield "an id that was answered adds nothing to the history"

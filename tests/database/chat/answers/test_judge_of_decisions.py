@@ -97,6 +97,28 @@ def test_the_part_of_an_answer_about_a_decision_is_no_part_of_the_answer_before_
     assert talk.found == []
 
 
+def test_an_answer_with_a_text_behind_a_decision_may_wait_for_what_it_has_asked_its_owner(talk):
+    first, question = talk.asked("s"), talk.asked("fg")
+    of_first, of_owner, of_staff = talk.waiting()
+    for asked, name in [(first, of_first), (question, of_staff)]:  # nobody asks anything, which would end the owner's
+        assert talk.do("staff", asked, way="rest", decisions=[(name, True)]).kind == "decided"
+
+    outcome = talk.do("retry", question)
+
+    assert talk.tables.ended(question) is not None
+    assert (outcome.kind, outcome.asked) == ("waits", (of_owner,))
+    assert talk.found == []
+
+
+def test_it_may_not_wait_for_what_another_one_has_asked(talk, monkeypatch):
+    question, _ = talk.asked(), talk.asked("s")
+    monkeypatch.setattr(world, "perform", lambda act: Outcome("waits", asked=tuple(talk.waiting())))
+
+    talk.do("retry", question)
+
+    assert talk.found == ["an id that was answered gets the stored answer: it waits for approvals of another one"]
+
+
 def _keeping_parts(assistant: Assistant) -> Assistant:
     assistant.keep_partial = True
     return assistant
