@@ -598,11 +598,14 @@ def _rejected(
     """
     A question that the vendor rejected at the first request stays in the history, and out of the memory.
 
-    One that was answered once, on whichever branch, is none that the vendor rejects.
+    With that request, nothing is sent behind the question. One that was answered once, on whichever branch, is none
+    that the vendor rejects.
     """
-    own = [token for *_, token, _ in now.calls() if token.split(".")[:2] == _key(act)]
-    is_first = outcome.kind == "error" and len(asked) == 1 and not own and not before.was_answered(act.question)
-    if not is_first or asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
+    last = asked[0]["sent"][-1] if len(asked) == 1 else ["", "", None]
+    is_first = last[0] == "USER" and act.question.text in last[1] and not before.was_answered(act.question)
+    if outcome.kind != "error" or not is_first:
+        return
+    if asked[0]["raised"] not in REJECTIONS or not (act.way == "post" or act.persist == "early"):
         return
     row = now.asked(act.question)
     if row is None:

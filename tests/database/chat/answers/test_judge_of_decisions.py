@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 
 from chatmemory_django.chat.approvals import Decision, approving
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation
 from tests.database.chat.answers import world
 from tests.database.chat.answers.oracle import Chat, Tables, judge
@@ -117,6 +118,31 @@ def test_it_may_not_wait_for_what_another_one_has_asked(talk, monkeypatch):
     talk.do("retry", question)
 
     assert talk.found == ["an id that was answered gets the stored answer: it waits for approvals of another one"]
+
+
+def test_a_question_is_not_rejected_with_the_results_of_its_answer(talk):
+    question, _ = talk.asked("s"), talk.asked()
+    [name] = talk.waiting()
+    staff = User.objects.get(username="staff")
+    approving.decide(Conversation.objects.all(), talk.chat.memory_id, [Decision(name, approved=True)], staff)
+    talk.chat.approved_by_staff.add(name)
+    question.generation += 1  # it might have been asked once more
+
+    outcome = talk.do("retry", question, way="post", errors={0: "ContextLengthError"}, generations={question.name: 1})
+
+    assert outcome.kind == "error"
+    assert talk.tables.asked(question).sequence in talk.tables.memory
+    assert talk.found == []
+
+
+def test_it_is_with_the_first_request_and_then_leaves_the_memory(talk, monkeypatch):
+    monkeypatch.setattr(Turn, "reject", lambda *args: None)
+    question = Question("q9", "id-9")
+    talk.chat.questions.append(question)
+
+    talk.do("ask", question, way="post", errors={0: "ContextLengthError"})
+
+    assert talk.found == ["a rejected question is no longer in the memory: early as post"]
 
 
 def _keeping_parts(assistant: Assistant) -> Assistant:
