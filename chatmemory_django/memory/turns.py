@@ -66,7 +66,8 @@ class Turn:
         self._memory = memory
         self._persist = persist
         self._after = after
-        self._earlier = after if begun is None else begun.after
+        self.earlier = after if begun is None else begun.after
+        """The message behind which the memory is read as it was then; None for the memory as it is now."""
         self._stored = [] if begun is None else list(begun.keys)
         """The keys of what is stored of the turn, in the order in which it was added."""
         self.fence: int | None = None
@@ -91,8 +92,8 @@ class Turn:
         memory, window = self._memory, self._memory.window()
         self._seen, self._conversation = (
             memory.store.read_memory(memory.id, window)
-            if self._earlier is None
-            else memory.store.read_memory_after(memory.id, window, self._earlier)
+            if self.earlier is None
+            else memory.store.read_memory_after(memory.id, window, self.earlier)
         )
         self._begun_at = self._seen.next_key
         return self

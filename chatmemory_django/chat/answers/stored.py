@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple, Self
 from uuid import UUID
 
-from chatmemory_django.chat.approvals.resuming import Resumed, unanswered
+from chatmemory_django.chat.approvals.resuming import Resumed, calls_in, unanswered
 from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
@@ -184,20 +184,30 @@ def show_decided(resumed: Resumed, turn: Turn) -> None:
 def not_accepted(memory: ChatMemory, turn: Turn) -> dict[tuple[int, int], str]:
     """
     Return the notes that models read in the place of results that were not accepted, and that the memory lacks, by the
-    key of the message with the call and the position of that: a memory read as it was in between does not have them.
+    key of the message with the call and the position of that: a memory read as it was in between does not have them,
+    nor does that of a branch that began there.
     """
     store, missing = memory.store, unanswered(turn)
     if not (missing and isinstance(store, DjangoChatMemoryStore)):
         return {}
-    named = store.named(memory.id)
-    steps = Message.objects.using(named.db).history().filter(conversation__in=named, type__in=STEPS)
-    steps = steps.filter(sequence__gte=min(missing)[0]).order_by("sequence").defer("verbatim")
-    if not steps.filter(metadata__has_key=REJECTED).exists():
+    messages = Message.objects.using(store.named(memory.id).db).filter(conversation__in=store.named(memory.id))
+    path = [messages.history()] if turn.earlier is None else messages.path_to(turn.earlier)
+    first = min(missing)[0]  # an index in the memory or, if that is read as it was, a sequence: none is smaller
+    parts = [each.filter(type__in=STEPS, sequence__gte=first).defer("verbatim") for each in path]
+    if not any(each.filter(metadata__has_key=REJECTED).exists() for each in parts):
         return {}
-    rows = list(steps)
-    answers = tool_answers([row.chat_message for row in rows])
-    rejected = {call for call, result in answers.items() if REJECTED in (rows[result].metadata or {})}
-    return {(rows[index].sequence, position): NOT_ACCEPTED for index, position in rejected}
+    rows = sorted((row for part in parts for row in part), key=lambda row: row.sequence)
+    stored = [row.chat_message for row in rows]
+    rejected = {call for call, result in tool_answers(stored).items() if REJECTED in (rows[result].metadata or {})}
+    notes: dict[tuple[int, int], str] = {}
+    callers = [index for index, message in enumerate(stored) if calls_in(message)]
+    for entry in reversed(turn.whole()[0].entries()):  # the same calls may have been made before
+        calls = calls_in(entry.message)
+        caller = next((index for index in reversed(callers) if calls and calls_in(stored[index]) == calls), None)
+        if caller is not None:
+            callers.remove(caller)
+            notes.update({(entry.key, at): NOT_ACCEPTED for at in range(len(calls)) if (caller, at) in rejected})
+    return notes
 
 
 def _as_read(row: Message, message: ChatMessage) -> ChatMessage:

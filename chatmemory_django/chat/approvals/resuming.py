@@ -117,7 +117,7 @@ class Resumed:
     def left(self, turn: Turn) -> Message | None:
         """Return the message with the calls, if that has left the memory of *turn*."""
         waiting, messages = self._claim.waiting, turn.whole()[0].messages()
-        if waiting is None or any(_calls(message) == waiting.calls for message in messages):
+        if waiting is None or any(calls_in(message) == waiting.calls for message in messages):
             return None
         return waiting.caller
 
@@ -166,7 +166,7 @@ class Pending:
         """Return what the model reads of them, by the key of the entry and the position of the call."""
         texts: dict[tuple[int, int], str] = {}
         for message in self._still_open:
-            key = next((each.key for each in reversed(entries) if _calls(each.message) == message.calls), None)
+            key = next((each.key for each in reversed(entries) if calls_in(each.message) == message.calls), None)
             texts.update({(key, position): text for position, text in message.texts.items() if key is not None})
         return texts
 
@@ -210,11 +210,12 @@ def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
     """Return the same ids by the key of the message with the call, and the position of that."""
     found = [(each.key, each.message) for each in turn.whole()[0].entries() if each.message is not None]
     answers = tool_answers([message for _, message in found])
-    calls = ((index, at, call) for index, (_, each) in enumerate(found) for at, call in enumerate(_calls(each)))
+    calls = ((index, at, call) for index, (_, each) in enumerate(found) for at, call in enumerate(calls_in(each)))
     return {(found[index][0], at): call.id for index, at, call in calls if (index, at) not in answers}
 
 
-def _calls(message: ChatMessage | None) -> Sequence[ToolExecutionRequest]:
+def calls_in(message: ChatMessage | None) -> Sequence[ToolExecutionRequest]:
+    """Return the calls of tools that *message* has, if it is one of the model."""
     return message.tool_execution_requests if isinstance(message, AiMessage) else ()
 
 

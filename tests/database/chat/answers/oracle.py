@@ -43,9 +43,6 @@ UNCHANGED = (
 )
 """What of a conversation a refused question leaves as it was."""
 
-LEAVING = {"edit", "regenerate"}
-"""What may leave later messages for a branch on which they are not known."""
-
 State = ToolApproval.State
 
 
@@ -62,8 +59,8 @@ class Tables:
         """The results, each with the message of its call; 0 if it has none."""
         self.of_staff: dict[str, ToolApproval] = {}
         """The approvals that staff alone may give."""
-        self.answered: set[str] = set()
-        """The tokens of the calls on the path that have results."""
+        self.answered: dict[str, int] = {}
+        """The results on the path, by the tokens of their calls."""
         self.late: set[int] = set()
         """The results that are stored behind other messages than their calls."""
         self._begins: dict[int, int] = {}
@@ -113,7 +110,7 @@ class Tables:
             )
             found = next((call for call in calls if answered.get(call, set()).isdisjoint(before)), (0, 0))
             answered.setdefault(found, set()).add(sequence)
-            self.answered |= {tokens[found]} if found in tokens and row.on_path else set()
+            self.answered |= {tokens[found]: sequence} if found in tokens and row.on_path else {}
             self.callers[sequence] = found[0]
             self.late |= {sequence} if found[0] not in {0, direct} else set()
 
@@ -198,7 +195,7 @@ class Tables:
         )
 
     def decided(self) -> set[str]:
-        """Return the approvals on the path, whoever gives them, that were decided and not carried out."""
+        """Return the approvals on the path, of the owner and of others, that were decided and not carried out."""
         return {
             name
             for name, each in self.approvals.items()
@@ -289,7 +286,7 @@ def judge(
         if is_alone:
             yield from _alone(chat, act, outcome, asked, before, now)
     yield from _effects(chat, now)
-    yield from _waits_for_staff([act for act, _ in done], lines, before, now)
+    yield from _waits_for_staff(chat, [act for act, _ in done], lines, before, now)
     yield from _history(chat, now)
 
 
@@ -327,12 +324,13 @@ def _refused_to_decide(
 
 
 def _waits_for_staff(
-    acts: Sequence[Act], lines: Sequence[dict[str, Any]], before: Tables, now: Tables
+    chat: Chat, acts: Sequence[Act], lines: Sequence[dict[str, Any]], before: Tables, now: Tables
 ) -> Iterator[str]:
     """Whatever the owner does, a call waits for staff until they decide, and the model reads that it does."""
     decided = {name for act in acts if act.by_staff or act.kind == "staff" for name, _ in act.decisions}
     tokens = now.tokens()
-    answered = before.answered & now.answered if {act.kind for act in acts}.isdisjoint(LEAVING) else set()
+    known_to = min(_known_to(chat, act, before) for act in acts)
+    answered = {token for token in before.answered.keys() & now.answered if before.answered[token] <= known_to}
     waiting = {tokens[name] for name in before.for_staff(pending=True) if name not in decided and name in tokens}
     for name, approval in now.approvals.items():
         if tokens[name] in waiting and (approval.approved, approval.state) != (None, State.WAITING):
@@ -343,6 +341,20 @@ def _waits_for_staff(
                 yield f"the model reads that a call waits for somebody else: of {token} it reads {text[:50]!r}"
             if token in answered and text.startswith(UNKNOWN):
                 yield f"the model reads the result that a call has: of {token} it reads {text[:50]!r}"
+
+
+def _known_to(chat: Chat, act: Act, before: Tables) -> float:
+    """
+    Return the last message that is known where *act* goes on: what leaves later ones for a branch does not know them.
+
+    Another version of a question is an edit, also if it is sent again since the edit has stored nothing.
+    """
+    row = before.asked(act.question)
+    if act.kind == "regenerate" and row is not None:
+        return row.sequence
+    versions = (each for each in chat.questions if each.client_id == act.question.client_id)
+    rows = [found for each in versions if (found := before.asked(each)) is not None and found.on_path]
+    return math.inf if row in rows else min((before.parents[each.sequence] for each in rows), default=math.inf)
 
 
 def _results(sent: Sequence[Any]) -> Iterator[tuple[str, str]]:

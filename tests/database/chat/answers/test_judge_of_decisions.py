@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth.models import User
 
+from chatmemory_django.chat.answers import exchange
 from chatmemory_django.chat.approvals import Decision, approving
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.memory.turns import Turn
@@ -143,6 +144,32 @@ def test_it_is_with_the_first_request_and_then_leaves_the_memory(talk, monkeypat
     talk.do("ask", question, way="post", errors={0: "ContextLengthError"})
 
     assert talk.found == ["a rejected question is no longer in the memory: early as post"]
+
+
+def test_the_result_of_a_decided_call_is_not_known_to_an_edit_of_what_is_in_front_of_it_also_if_that_is_a_retry(talk):
+    first, second = talk.asked("s"), talk.asked()
+    talk.do("staff", first, way="rest", decisions=[(name, True) for name in talk.waiting()])
+    edit = Question("q100", second.client_id)  # which was killed before it stored anything
+    talk.chat.questions.append(edit)
+
+    talk.do("retry", edit, persist="late", errors={0: "UnavailableError"})
+
+    assert talk.tables.answered
+    assert talk.found == []
+
+
+def test_one_that_was_rejected_is_known_to_an_edit_behind_it(talk, monkeypatch):
+    question = talk.asked("f")
+    talk.do("decide", question, decisions=[(talk.waiting()[0], True)], errors={0: "InvalidRequestError"})
+    second = talk.asked()
+    assert talk.found == []
+    monkeypatch.setattr(exchange, "not_accepted", lambda memory, turn: {})
+    edit = Question("q100", second.client_id)
+    talk.chat.questions.append(edit)
+
+    talk.do("edit", edit)
+
+    assert [each.partition(":")[0] for each in talk.found] == ["the model reads the result that a call has"]
 
 
 def _keeping_parts(assistant: Assistant) -> Assistant:

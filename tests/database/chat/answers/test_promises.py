@@ -498,6 +498,35 @@ class TestARejectedQuestionPoisonsNothing:
         assert model.sent[-1][:3] == [QUESTION, PAY, note]
         assert len(model.sent[-1]) == (6 if goes_on == "again" else 4)
 
+    @two_ways
+    def test_so_has_the_next_one_of_the_branch_that_has_begun_behind_those_results(self, ask, till):
+        model = ScriptedModel(PAY, InvalidRequestError("No."), "6", "7", "8")
+        bot = Assistant(model, tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+        ask(bot, "And?", name="q2")
+        ask(bot, "Or?", name="q2")
+
+        assert ask(bot, "Then?") == "8"
+
+        note = ToolExecutionResultMessage("c1", "pay", NOT_ACCEPTED, is_error=True)
+        assert model.sent[-1][:3] == [QUESTION, PAY, note]
+        assert len(model.sent[-1]) == 6
+
+    @two_ways
+    def test_so_has_an_edit_behind_those_results_while_another_branch_is_shown(self, ask, till):
+        model = ScriptedModel(PAY, InvalidRequestError("No."), "6", "7", "8")
+        bot = Assistant(model, tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+        ask(bot, "And?", name="q2")
+        ask(bot, "Pay nothing.", name="q1")
+
+        assert ask(bot, "Or?", name="q2") == "8"
+
+        note = ToolExecutionResultMessage("c1", "pay", NOT_ACCEPTED, is_error=True)
+        assert model.sent[-1] == [QUESTION, PAY, note, UserMessage("Or?")]
+
 
 class TestOneAnswerAtATime:
     def test_a_second_one_is_refused(self, ask):
