@@ -579,7 +579,7 @@ def _answered_before(
     """
     An id that was answered gets the stored answer, and no model is called.
 
-    Behind a text about one of its calls it may still wait for others, of whoever: then it gets these requests.
+    Behind a text about one of its calls it may still wait for other calls: then it gets these requests.
     """
     own = getattr(before.asked(act.question), "sequence", 0)
     if asked:
