@@ -452,7 +452,8 @@ class Assistant:
         show_decided(resumed, turn)
         answer_id = options.get("answer_id") if question.stored is None else None
         free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
-        return exchange(turn, question, answer_id=free_id, resumed=resumed)
+        last_results = 0 if stored is None else stored.last_results
+        return exchange(turn, question, answer_id=free_id, resumed=resumed, last_results=last_results)
 
     def _question(
         self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions

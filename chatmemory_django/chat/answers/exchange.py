@@ -98,6 +98,7 @@ class Exchange:
         may: May,
         answer_id: str | None = None,
         resumed: Resumed | None = None,
+        last_results: int = 0,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -150,6 +151,7 @@ class Exchange:
         self.rejected: Rejection | None = None
         """Why the model's server has rejected the question."""
         stored = question.stored  # it is read here, since an event loop must not
+        self._last_results = last_results if stored is None else stored.last_results
         self.asked = question.message if stored is None else stored.asked()
         """The question."""
         self._stored_events = [] if stored is None or resumed is not None else list(stored.events())
@@ -306,7 +308,7 @@ class Exchange:
         results of the last round. They stay in the history.
         """
         stored = self.question.stored
-        results = len(self.results) or (0 if stored is None else stored.last_results)
+        results = len(self.results) or self._last_results
         has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer
         has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):

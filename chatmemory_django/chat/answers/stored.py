@@ -147,8 +147,9 @@ class StoredAnswer(NamedTuple):
         )
 
     def asked_only(self) -> Begun:
-        """Return the turn that goes on behind the messages that others have added since."""
-        return Begun(None, [self.question.sequence], [])
+        """Return the turn that goes on behind what others have added since, of which the last results are its own."""
+        results = [row.sequence for row in self.kept[len(self.kept) - self.last_results :]]
+        return Begun(None, [self.question.sequence, *results], [])
 
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
         """Yield the events that the answer has had, each message of the model as a whole."""

@@ -28,7 +28,7 @@ from chatmemory_django.chat.runs.leases import DEAD_AFTER
 from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
-from chatmemory_django.core.tool_calls import repair_tools, tool_answers
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, repair_tools, tool_answers
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -840,6 +840,21 @@ class TestWhoApproves:
         for _ in range(2):
             assert shop.assistant.chat(shop.memory_id, "Pay 5.", owner=ann, client_message_id="q1") == "It is paid."
 
+        assert shop.paid == [5]
+
+    def test_if_the_model_fails_and_then_rejects_the_result_the_next_question_is_sent_a_note(self, ann, clerk):
+        shop = Site(calling(PAY), "Sunny.", DOWN, InvalidRequestError("x"), "Fine.", approve_by=self.PERMISSION)
+        [request] = shop.ask(owner=ann)
+        shop.assistant.chat(shop.memory_id, "And the weather?", owner=ann)
+        with pytest.raises(UnavailableError):
+            shop.decide(request, owner=ann, by=clerk)
+        with pytest.raises(InvalidRequestError):
+            shop.assistant.chat(shop.memory_id, Resume(), owner=ann)
+
+        assert shop.assistant.chat(shop.memory_id, "How are you?", owner=ann) == "Fine."
+
+        assert NOT_ACCEPTED in str(shop.model.sent[-1])
+        assert "Paid 5." not in str(shop.model.sent[-1])
         assert shop.paid == [5]
 
     def test_if_the_model_fails_behind_further_calls_its_question_is_asked_once_more_at_the_end(self, ann, clerk):
