@@ -124,7 +124,7 @@ LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
     "the newest messages": lambda ann, it, length: views._messages(
         RequestFactory().get("/"), it.memory_id, ann, it.memory_id, is_answering=False
     ),
-    "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}"),
+    "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}", None),
     "the newest question": lambda ann, it, length: question_again(it, None, Question(None)),
     "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}", Question(None)),
     "the alternatives of an answer": lambda ann, it, length: list(it.alternatives(length)),

@@ -337,7 +337,7 @@ class TestAnswers:
     def test_an_answer_continues_while_the_user_views_another_conversation(self, chat):
         talk = chat()
         talk.say("My cat is called Tom")
-        talk.page.get_by_role("button", name="New chat").click()
+        talk.page.get_by_role("button", name="New chat", exact=True).click()
         talk.begin("Count to 60")
         address = talk.page.url
 
@@ -397,7 +397,7 @@ class TestConnection:
         talk.wait()
         assert "149, 150." in talk.answers[0]
         assert (talk.questions, len(talk.answers)) == (["Count to 150"], 1)
-        page.get_by_role("button", name="New chat").click()
+        page.get_by_role("button", name="New chat", exact=True).click()
         assert page.locator("#say").input_value() == ""
         page.go_back()
         page.wait_for_selector(".message.assistant")
@@ -986,7 +986,7 @@ class TestConversations:
         first = talk.page.locator("#conversations section:first-child li:first-child [aria-current]")
         first.get_by_text("My parrot is called Polly").wait_for()
         talk.page.wait_for_selector("#heading >> text=My parrot is called Polly")
-        talk.page.get_by_role("button", name="New chat").click()
+        talk.page.get_by_role("button", name="New chat", exact=True).click()
         talk.page.wait_for_selector("#welcome:visible")
         talk.page.go_back()
         talk.page.wait_for_selector(".message.user >> text=Polly")
@@ -999,7 +999,7 @@ class TestConversations:
         talk.page.wait_for_selector("#kept:visible >> text=Kept until")
         talk.say("Forget this tomorrow")
         address = talk.page.url
-        talk.page.get_by_role("button", name="New chat").click()
+        talk.page.get_by_role("button", name="New chat", exact=True).click()
         talk.page.wait_for_selector("#kept", state="hidden")
         talk.page.goto(address)
         talk.page.wait_for_selector("#kept:visible >> text=Kept until")

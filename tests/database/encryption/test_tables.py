@@ -725,7 +725,8 @@ class TestErrorPages:
             for secret in (encoded, data.hex(), data.decode().strip() * 2, repr(data)):
                 assert secret not in page
 
-    def test_those_of_a_wrong_key_do_not_show_it(self, settings, rf):
+    def test_those_of_a_wrong_key_do_not_show_it(self, site, ann, settings, rf):
+        begin("a", ann)
         settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [TOO_SHORT]}}
 
         page = shown(rf, lambda: read("a"))
