@@ -192,11 +192,18 @@ class Site:
         return {each.name: each.generation for each in chat.questions if each.generation}
 
     def _note_overtaking(self, chat: Chat, acts: Sequence[Act]) -> None:
-        """What a new question may overtake is asked once more at the end then, and may do everything again."""
-        if not any(act.kind in {"ask", "edit"} for act in acts):
+        """
+        What a new question may overtake is asked once more at the end then, and may do everything again.
+
+        So may a regeneration of an answer that ends before, with what staff decide at the same time.
+        """
+        kinds = {act.kind for act in acts}
+        overtaken = {"retry", "decide", "regenerate"} if kinds & {"ask", "edit"} else set()
+        overtaken |= {"regenerate"} if "staff" in kinds else set()
+        if not overtaken:
             return
         for act in acts:
-            act.question.generation += act.kind in {"retry", "decide", "regenerate"}
+            act.question.generation += act.kind in overtaken
         for act in acts:
             act.generations = self._generations(chat)
 
