@@ -96,7 +96,8 @@ class Arranged:
         systems = [each for each in parts if each.message.type == MessageType.SYSTEM and each is not self.summary]
         self.system = systems[-1] if systems else None
         rest = [part for part in parts if part is not self.system and part is not self.summary]
-        paired = list(_paired(rest, window, pending))
+        has_tools = any(each.calls_tools or each.type == MessageType.TOOL_EXECUTION_RESULT for each in memory)
+        paired = list(_paired(rest, window, pending)) if has_tools else rest
         # A result belongs where its call is, whenever it was stored.
         callers = (index for index, each in enumerate(paired) if each.key >= begun and not _is_result(each))
         first = next(callers, len(paired))
@@ -132,6 +133,8 @@ class Arranged:
 
         Earlier calls that would leave stay if this answer is about their results: then they are moved to its own.
         """
+        if self.window.is_additive and self._total(self.parts()) <= self.window.limit:
+            return 0
         evicted, has_summary = self._evicted()
         moved = [index for index in self._answered_now() if index in evicted] if evicted else []
         if moved:

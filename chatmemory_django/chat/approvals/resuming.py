@@ -208,7 +208,10 @@ def unanswered_ids(turn: Turn) -> set[str | None]:
 
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
     """Return the same ids by the key of the message with the call, and the position of that."""
-    found = [(each.key, each.message) for each in turn.whole()[0].entries() if each.message is not None]
+    entries = turn.whole()[0].entries()
+    if not any(each.calls_tools for each in entries):  # it is asked for each question
+        return {}
+    found = [(each.key, each.message) for each in entries if each.message is not None]
     answers = tool_answers([message for _, message in found])
     calls = ((index, at, call) for index, (_, each) in enumerate(found) for at, call in enumerate(calls_in(each)))
     return {(found[index][0], at): call.id for index, at, call in calls if (index, at) not in answers}
