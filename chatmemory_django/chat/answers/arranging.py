@@ -96,8 +96,8 @@ class Arranged:
         systems = [each for each in parts if each.message.type == MessageType.SYSTEM and each is not self.summary]
         self.system = systems[-1] if systems else None
         rest = [part for part in parts if part is not self.system and part is not self.summary]
-        has_tools = any(each.calls_tools or each.type == MessageType.TOOL_EXECUTION_RESULT for each in memory)
-        paired = list(_paired(rest, window, pending)) if has_tools else rest
+        self._has_tools = any(each.calls_tools or each.type == MessageType.TOOL_EXECUTION_RESULT for each in memory)
+        paired = list(_paired(rest, window, pending)) if self._has_tools else rest
         # A result belongs where its call is, whenever it was stored.
         callers = (index for index, each in enumerate(paired) if each.key >= begun and not _is_result(each))
         first = next(callers, len(paired))
@@ -119,6 +119,8 @@ class Arranged:
 
     def bound_results(self, max_tokens: int | None) -> None:
         """Shorten each result that has more than *max_tokens*."""
+        if not self._has_tools:
+            return
         if max_tokens is None:
             if not self.window.counts_tokens:
                 return

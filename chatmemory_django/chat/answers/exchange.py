@@ -185,15 +185,17 @@ class Exchange:
         self.is_open, self._system, self._context = True, system, context
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
-        _, self._waiting = end_waiting(self.memory, self.turn, None)
-        self._not_accepted = not_accepted(self.memory, self.turn)
+        has_open_calls = bool(unanswered_ids(self.turn))
+        if has_open_calls:
+            _, self._waiting = end_waiting(self.memory, self.turn, None)
+            self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
                 self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
             return
         self._next = self._request()
-        if self.question.stored is None and self.question.after is None:
+        if has_open_calls and self.question.stored is None and self.question.after is None:
             has_ended, self._waiting = end_waiting(self.memory, self.turn, self._may)
             if has_ended:
                 self._use(self.memory.turn().begin())
