@@ -187,7 +187,7 @@ class Exchange:
             self.take()
         has_open_calls = bool(unanswered_ids(self.turn))
         if has_open_calls:
-            _, self._waiting = end_waiting(self.memory, self.turn, None)
+            _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
         if self.resumed is not None:  # what comes next are the results of its calls
@@ -196,7 +196,7 @@ class Exchange:
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
-            has_ended, self._waiting = end_waiting(self.memory, self.turn, self._may)
+            has_ended, self._waiting = end_waiting(self.memory, self._may)
             if has_ended:
                 self._use(self.memory.turn().begin())
                 self._add_opening()

@@ -188,14 +188,15 @@ def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, Approv
     turn.beside(store)
 
 
-def end_waiting(memory: ChatMemory, turn: Turn, may: May | None) -> tuple[bool, Pending]:
+def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
     """
-    End the calls that wait for who asks something else in *turn*, and *may* decide on them; None for no question.
+    End the calls that wait for who asks something else, and *may* decide on them; None for no question.
 
-    Returns whether there were any, so that *turn* has to begin again, and which calls in the memory still wait.
+    Returns whether there were any, so that the turn has to begin again, and which calls in the memory still wait. Where
+    the memory has no call without a result, there is nothing to end; see ``unanswered``.
     """
     store = memory.store
-    if not (isinstance(store, DjangoChatMemoryStore) and unanswered_ids(turn)):
+    if not isinstance(store, DjangoChatMemoryStore):
         return False, Pending()
     closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory), may)
     return closed.ended > 0, Pending(closed.still_open)

@@ -127,24 +127,16 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except TooManyError as exc:
         raise _too_many(exc) from None
-    if isinstance(answer.failure, BudgetExceededError):  # before the model was called
-        await answers().stop(maker)  # by then, it has left nothing
-        raise _over_budget(answer.failure)
-    if isinstance(answer.failure, NotPendingError):
-        await answers().stop(maker)
-        raise _nothing_waits()
-    if isinstance(answer.failure, QuestionTooLongError):
-        await answers().stop(maker)
-        raise NotAllowedError(*explained(answer.failure))
+    if isinstance(answer.failure, BudgetExceededError | NotPendingError | QuestionTooLongError):
+        await answers().stop(maker)  # the model was not called: by then, it has left nothing
+        raise _nothing_waits() if isinstance(answer.failure, NotPendingError) else _refused(answer.failure)
     if seat is not None:
         return await _stream(request, answer.listen(), seat)
     await leave_thread()
     async for _piece in answer.listen():
         pass
-    if isinstance(answer.failure, BudgetExceededError):
-        raise _over_budget(answer.failure)
     if answer.failure is not None:
-        raise NotAllowedError(*explained(answer.failure, work.rejected))
+        raise _refused(answer.failure, work.rejected)
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
     return JsonResponse({"message": work.message})
@@ -614,9 +606,11 @@ def _too_many(error: TooManyError) -> NotAllowedError:
     return NotAllowedError(429, str(error), **{"Retry-After": "5"})
 
 
-def _over_budget(error: BudgetExceededError) -> NotAllowedError:
-    status, text = explained(error)
-    return NotAllowedError(status, text, **{"Retry-After": f"{error.retry_after:.0f}"})
+def _refused(error: Exception, rejected: Rejection | None = None) -> NotAllowedError:
+    """Return the response to a question whose answer failed with *error*; see ``explained``."""
+    headers = {"Retry-After": f"{error.retry_after:.0f}"} if isinstance(error, BudgetExceededError) else {}
+    status, text = explained(error, rejected)
+    return NotAllowedError(status, text, **headers)
 
 
 def _refusal(refused: NotAllowedError) -> HttpResponse:
