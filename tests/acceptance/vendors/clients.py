@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-import boto3
-from botocore.config import Config
+import boto3  # type: ignore[import-untyped]
+from botocore.config import Config  # type: ignore[import-untyped]
 from openai import AsyncOpenAI
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
@@ -34,6 +35,7 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
 OPEN = {
     "qwen3": "Qwen/Qwen3-32B",
     "qwen3.6": "Qwen/Qwen3.6-35B-A3B",
+    "qwen3.8": "Qwen/Qwen3.8-27B",
     "gemma3": "google/gemma-3-27b-it",
     "gemma4": "google/gemma-4-31B-it",
     "llama3.1": "meta-llama/Llama-3.1-8B-Instruct",
@@ -61,13 +63,14 @@ def by_openai(vendor: str, vendors: Vendors) -> ChatModel:
 
 def by_pydantic_ai(vendor: str, vendors: Vendors) -> ChatModel:
     """Return the site's model of *vendor* that uses the vendor's client, through pydantic-ai."""
-    settings = {
+    once: dict[str, Any] = {} if vendor.startswith("bedrock") else {"max_retries": 0}  # its own client has it
+    settings: dict[str, Any] = {
         "anthropic": {"anthropic_thinking": THINKING, "max_tokens": 2048},
         "bedrock-claude": {"bedrock_additional_model_requests_fields": {"thinking": THINKING}},
         "responses": {"openai_reasoning_effort": "low", "openai_store": False},
     }
     model = BY_PYDANTIC_AI[vendor](vendors.url(vendor))
-    return PydanticAiChatModel(model, max_retries=0, **settings.get(vendor, {}))
+    return PydanticAiChatModel(model, **once, **settings.get(vendor, {}))
 
 
 def _anthropic(url: str) -> Model:

@@ -79,6 +79,7 @@ def system_first(asked: Asked) -> Iterator[str]:
 
 
 def one_system(asked: Asked) -> Iterator[str]:
+    yield from system_first(asked)
     if sum(turn.role == "system" for turn in asked.turns) > 1:
         yield "more than one system message"
 
@@ -167,7 +168,8 @@ def content_or_calls(asked: Asked) -> Iterator[str]:
 def ids_match(pattern: str) -> Check:
     def check(asked: Asked) -> Iterator[str]:
         for index, turn in enumerate(asked.turns):
-            for part in [*turn.calls, *turn.results]:
+            parts: list[Call | Result] = [*turn.calls, *turn.results]
+            for part in parts:
                 if not re.fullmatch(pattern, part.id or ""):
                     yield f"turn {index} has the id {part.id!r}; it must match {pattern}"
 
@@ -396,12 +398,17 @@ IMAGES_AND_PDF = frozenset({"image", "pdf"})
 _OPENAI: dict[str, Check] = {
     "parts": known_parts,
     "names of tools": names_match(WORD + "{1,64}"),
-    "names of speakers": speakers_match,
     "tool_choice without tools": no_choice_without_tools,
 }
-_CHAT: dict[str, Check] = {**_OPENAI, "ids": ids_match(r"[\s\S]{1,40}"), "results": results_follow_calls}
+_CHAT: dict[str, Check] = {
+    **_OPENAI,
+    "names of speakers": speakers_match,
+    "ids": ids_match(r"[\s\S]{1,40}"),
+    "results": results_follow_calls,
+}
 _REASONING: dict[str, Check] = {
     **_OPENAI,
+    "names of speakers": speakers_match,
     "results": results_follow_calls,
     "files": takes(frozenset()),
     "thinking": reasoning_content_is_sent,
@@ -490,21 +497,24 @@ VENDORS = {
         },
         IMAGES_AND_PDF | {"audio", "video"},
     ),
-    "bedrock-claude": Vendor(
-        "bedrock", {**_BEDROCK, "thinking": thinking_is_signed("bedrock-claude")}, IMAGES_AND_PDF
+    "bedrock-claude": Vendor("bedrock", {**_BEDROCK, "thinking": thinking_is_signed("bedrock-claude")}, IMAGES_AND_PDF),
+    "bedrock-nova": Vendor(
+        "bedrock",
+        {**_BEDROCK, "first message": first_is_user, "files": takes(IMAGES_AND_PDF | {"video"})},
+        IMAGES_AND_PDF | {"video"},
     ),
-    "bedrock-nova": Vendor("bedrock", {**_BEDROCK, "first message": first_is_user}, IMAGES_AND_PDF),
     "mistral": Vendor("chat", _MISTRAL, IMAGES),
     "deepseek": Vendor("chat", _REASONING),
     "moonshot": Vendor("chat", _REASONING),
-    "qwen3": _open("qwen3", **{"system": one_system}),
-    "qwen3.6": _open("qwen3_6", IMAGES, **{"system": one_system}),
-    "gemma3": _open("gemma3", IMAGES, **{"system": one_system}),
-    "gemma4": _open("gemma4", IMAGES),
+    "qwen3": _open("qwen3", system=one_system),
+    "qwen3.6": _open("qwen3_6", IMAGES, system=one_system),
+    "qwen3.8": _open("qwen3_8", IMAGES, system=one_system),
+    "gemma3": _open("gemma3", IMAGES, system=one_system),
+    "gemma4": _open("gemma4_v5", IMAGES),
     "llama3.1": _open("llama3_1"),
     "gpt-oss": _open("gptoss"),
     "glm4": _open("glm4moe"),
     "deepseek-v3": _open("deepseekv3"),
-    "cohere": _open("cohere2", **{"system": one_system}),
+    "cohere": _open("cohere2", system=one_system),
 }
 """The columns of the table, and of the last one each open model whose template there is."""

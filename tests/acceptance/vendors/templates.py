@@ -19,6 +19,7 @@ from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+
 class RefusedError(ValueError):
     """A template cannot be rendered for a request."""
 
@@ -31,12 +32,13 @@ def render(name: str, body: Mapping[str, Any], *, takes_files: bool) -> str:
     """
     Return the prompt for *body*, a request to chat completions; raise ``RefusedError`` if the template refuses it.
 
-    Arguments are parsed as JSON, as all templates but the oldest want them. A template of a model that knows texts alone
-    gets one text for each message.
+    Arguments are parsed as JSON, as all templates but the oldest want them. A template of a model that knows texts
+    alone gets one text for each message.
     """
     messages = deepcopy(list(body["messages"]))
     for message in messages:
-        if isinstance(message.get("content"), list) and not takes_files:
+        message.setdefault("content", None)
+        if isinstance(message["content"], list) and not takes_files:
             message["content"] = "\n".join(part["text"] for part in message["content"])
     try:
         return _rendered(name, _with_objects(messages), body)

@@ -164,7 +164,9 @@ def _item(item: Json) -> Turn:
         case "function_call":
             return Turn("assistant", (Call(item["call_id"], item["name"], item["arguments"]),))
         case "function_call_output":
-            return Turn("tool", (Result(item["call_id"], tuple(map(_item_part, _listed(item["output"], "input_text")))),))
+            return Turn(
+                "tool", (Result(item["call_id"], tuple(map(_item_part, _listed(item["output"], "input_text")))),)
+            )
     return Turn(item["type"], ())
 
 
@@ -176,6 +178,8 @@ def _item_part(part: Json) -> Part:
             return File("image")
         case "input_file":
             return File("pdf")
+        case "input_audio" | "input_video":
+            return File(part["type"].removeprefix("input_"))
     return Unknown(part["type"])
 
 
@@ -219,6 +223,8 @@ def _block(block: Json) -> Part:
             return File("image")
         case "document":
             return File("pdf")
+        case "audio" | "video":
+            return File(block["type"])
     return Unknown(block["type"])
 
 
@@ -228,7 +234,9 @@ def of_gemini(body: Json) -> Asked:
     contents = body["contents"]
     return Asked(
         tuple(
-            Turn({"model": "assistant"}.get(each["role"], each["role"]), tuple(map(_gemini_part, each.get("parts", ()))))
+            Turn(
+                {"model": "assistant"}.get(each["role"], each["role"]), tuple(map(_gemini_part, each.get("parts", ())))
+            )
             for each in contents
         ),
         system=tuple(part["text"] for part in body.get("systemInstruction", {}).get("parts") or ()),
@@ -248,7 +256,8 @@ def _gemini_part(part: Json) -> Part:
         return Result(answered.get("id"), (Text(json.dumps(answered["response"])),))
     for name in ("inlineData", "fileData"):
         if name in part:
-            kind = part[name]["mimeType"].partition("/")[0]
+            file = part[name]  # the API knows two spellings, and its client writes both
+            kind = (file.get("mimeType") or file["mime_type"]).partition("/")[0]
             return File("pdf" if kind == "application" else kind)
     if part.get("thought"):
         return Thinking(part.get("text", ""), signature)

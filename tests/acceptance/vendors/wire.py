@@ -173,14 +173,14 @@ def _items(answer: Answer, name: str) -> Iterator[dict[str, Any]]:
 def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     match item["type"]:
         case "message":
-            part, at = item["content"][0], {"content_index": 0}
+            part, at = item["content"][0], dict[str, Any](content_index=0)
             yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
             for piece in cut(part["text"]):
                 yield "response.output_text.delta", {**at, "delta": piece, "logprobs": []}
             yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
             yield "response.content_part.done", {**at, "part": part}
         case "reasoning":
-            part, at = item["summary"][0], {"summary_index": 0}
+            part, at = item["summary"][0], dict[str, Any](summary_index=0)
             yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
             for piece in cut(part["text"]):
                 yield "response.reasoning_summary_text.delta", {**at, "delta": piece}
@@ -198,7 +198,9 @@ def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _anthropic(request: Request, answer: Answer) -> Reply:
     vendor, reason = Anthropic(), _reason(answer, "max_tokens", "tool_use", "end_turn")
     usage = {"input_tokens": INPUT, "output_tokens": OUTPUT}
-    thoughts = [] if answer.thinking is None else [vendor.thinking(answer.thinking, signed("anthropic", answer.thinking))]
+    thoughts = (
+        [] if answer.thinking is None else [vendor.thinking(answer.thinking, signed("anthropic", answer.thinking))]
+    )
     texts = [] if answer.text is None else [vendor.text(answer.text)]
     calls = [vendor.call(id_, name, **json.loads(arguments)) for id_, name, arguments in answer.calls]
     blocks = (*thoughts, *texts, *calls)
