@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -199,6 +200,13 @@ class Site:
             act(chat)
         except ORDINARY as exc:
             self.outcomes[f"{act.__name__}: {type(exc).__name__}"] += 1
+        except Exception as exc:  # noqa: BLE001  # it is found, and the others go on
+            self.outcomes[f"{act.__name__}: {type(exc).__name__}"] += 1
+            where = traceback.format_tb(exc.__traceback__)[-1].strip()
+            self.findings.append(
+                Finding("", act.__name__, Violation("error", f"{exc!r} {where}"), tuple(chat.acts), {})
+            )
+            self.vendors.refused = []
         else:
             self.outcomes[act.__name__] += 1
 

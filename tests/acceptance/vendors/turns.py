@@ -231,19 +231,18 @@ def _block(block: Json) -> Part:
 def of_gemini(body: Json) -> Asked:
     """Read a request to Gemini's generateContent."""
     declared = [each for tool in body.get("tools") or () for each in tool.get("functionDeclarations") or ()]
-    contents = body["contents"]
     return Asked(
-        tuple(
-            Turn(
-                {"model": "assistant"}.get(each["role"], each["role"]), tuple(map(_gemini_part, each.get("parts", ())))
-            )
-            for each in contents
-        ),
+        tuple(map(_content, body["contents"])),
         system=tuple(part["text"] for part in body.get("systemInstruction", {}).get("parts") or ()),
         tools=tuple(each["name"] for each in declared),
         choice=body.get("toolConfig"),
         body=body,
     )
+
+
+def _content(content: Json) -> Turn:
+    role = "assistant" if content["role"] == "model" else content["role"]
+    return Turn(role, tuple(map(_gemini_part, content.get("parts", ()))))
 
 
 def _gemini_part(part: Json) -> Part:

@@ -132,7 +132,7 @@ def _responses(request: Request, answer: Answer, name: str) -> Reply:
         return _whole(whole)
     begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     kind = "response.incomplete" if answer.is_cut else "response.completed"
-    events = [("response.created", {"response": begun})]
+    events: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": begun})]
     for place, item in enumerate(items):
         at = {"output_index": place, "item_id": item["id"]}
         empty = {name: [] if isinstance(value, list) else value for name, value in item.items()}
@@ -173,14 +173,14 @@ def _items(answer: Answer, name: str) -> Iterator[dict[str, Any]]:
 def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     match item["type"]:
         case "message":
-            part, at = item["content"][0], dict[str, Any](content_index=0)
+            part, at = item["content"][0], {"content_index": 0}
             yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
             for piece in cut(part["text"]):
                 yield "response.output_text.delta", {**at, "delta": piece, "logprobs": []}
             yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
             yield "response.content_part.done", {**at, "part": part}
         case "reasoning":
-            part, at = item["summary"][0], dict[str, Any](summary_index=0)
+            part, at = item["summary"][0], {"summary_index": 0}
             yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
             for piece in cut(part["text"]):
                 yield "response.reasoning_summary_text.delta", {**at, "delta": piece}
