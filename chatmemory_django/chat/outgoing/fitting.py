@@ -40,8 +40,8 @@ from chatmemory_django.messages import (
     VideoContent,
 )
 
-BEGINNING = UserMessage("[The conversation begins here.]")
-"""What stands before a first answer."""
+BEGINNING = UserMessage("[The conversation so far:]")
+"""What stands before a first answer, whether others were before it or not."""
 
 GO_ON = UserMessage("Go on.")
 """What stands behind a last answer, and between two that cannot be merged."""
@@ -128,7 +128,7 @@ def for_vendor(messages: Sequence[tuple[int, ChatMessage]], rules: Rules, *, beg
     A file that the model does not take becomes a note. If it is a user's, in a message from the sequence *begun* on, it
     is what is ``unsupported``.
     """
-    if _is_plain(messages):
+    if _is_plain(messages, rules):
         return Outgoing([message for _, message in messages], [sequence for sequence, _ in messages])
     return _Fitting(rules, begun).of(messages)
 
@@ -149,14 +149,16 @@ def as_object(arguments: str | None) -> str:
     return arguments
 
 
-def _is_plain(messages: Sequence[tuple[int, ChatMessage]]) -> bool:
+def _is_plain(messages: Sequence[tuple[int, ChatMessage]], rules: Rules) -> bool:
     """Return whether *messages* are texts of a user and answers in turn, behind one system message: all accept that."""
-    is_users_turn = True
+    is_users_turn = True if rules.begins_with_user else None
     for index, (_, message) in enumerate(messages):
         if isinstance(message, SystemMessage):
             if index or message.text.isspace():
                 return False
             continue
+        if is_users_turn is None:
+            is_users_turn = not isinstance(message, AiMessage)
         if is_users_turn:
             if not isinstance(message, UserMessage) or message.name is not None or len(message.contents) != 1:
                 return False
@@ -169,7 +171,7 @@ def _is_plain(messages: Sequence[tuple[int, ChatMessage]]) -> bool:
         if not text or text.isspace():
             return False
         is_users_turn = not is_users_turn
-    return not is_users_turn
+    return is_users_turn is False
 
 
 class _Fitting:
