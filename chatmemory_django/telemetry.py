@@ -23,6 +23,7 @@ AGENT = "gen_ai.agent.name"
 MODEL, RESPONSE_MODEL = "gen_ai.request.model", "gen_ai.response.model"
 CONVERSATION = "gen_ai.conversation.id"
 COMPACTED = "gen_ai.conversation.compacted"
+CHANGES = "chatmemory.outgoing.changes"
 SESSION, USER = "session.id", "user.id"
 TOOL, TOOL_TYPE, TOOL_CALL = "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.call.id"
 RECORDS = "gen_ai.memory.record.count"
@@ -187,6 +188,13 @@ def note_compacted() -> None:
     span = _present()
     if span is not None:
         span.set_attribute(COMPACTED, True)  # the conventions know no False
+
+
+def note_changes(changes: Iterable[str]) -> None:
+    """Note on the present span which *changes* make what is sent fit for the model's vendor."""
+    span = _present()
+    if span is not None:
+        span.set_attribute(CHANGES, sorted(set(map(str, changes))))
 
 
 def note_usage(calls: Iterable[UsedCall], new: Iterable[UsedCall]) -> None:

@@ -46,10 +46,13 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     InvalidRequestError,
 )
+from chatmemory_django.chat.outgoing import for_vendor
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
+from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
+from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
@@ -120,6 +123,7 @@ class Assistant:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
             ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
         QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
+        UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
         BusyError: Another answer is in progress in the conversation.
         ApprovalRequiredError: The answer waits for approvals, see above.
@@ -179,6 +183,28 @@ class Assistant:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
         options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
         return refilling(self.memory(**options))  # not passed: a function may not know the option
+
+    def explain(self, memory_id: object, *, owner: AbstractBaseUser | None = None, count: int = 50) -> list[Explained]:
+        """
+        Return what ``ChatMemory.explain`` returns, with the ``changes`` that make each message fit for the vendor.
+
+        They are those of the next question, a text. Each is a ``chat.outgoing.Change``.
+        """
+        memory = self.chat_memory(memory_id, owner)
+        memory.reserved_tokens = self._reserved_tokens(memory.window())
+        explained = memory.explain(count)
+        sent = [(each.sequence, each.sent) for each in explained if each.sent is not None]
+        asked = max((each.sequence for each in explained), default=0) + 1, UserMessage("?")
+        changes: dict[int, list[str]] = {}
+        for changed in for_vendor([*sent, asked], self.model.rules).changes:
+            changes.setdefault(changed.sequence, []).append(changed.change)
+        return [each._replace(changes=tuple(changes.get(each.sequence, ()))) for each in explained]
+
+    async def aexplain(
+        self, memory_id: object, *, owner: AbstractBaseUser | None = None, count: int = 50
+    ) -> list[Explained]:
+        """See ``explain``."""
+        return await in_thread(self.explain, memory_id, owner=owner, count=count)
 
     @overload
     def chat(self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]) -> str: ...

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
 
+from chatmemory_django.chat.outgoing.rules import STRICTEST, Rules
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.private import aprivate, empty_frames, private
@@ -205,7 +206,31 @@ class AuthenticationError(ChatModelError):
 
 
 class InvalidRequestError(ChatModelError):
-    """The server rejected the request; sending it again will fail again."""
+    """
+    The server rejected the request; sending it again will fail again.
+
+    *server_text* is what the server said about it, and may repeat messages: keep it out of logs. *index* is the
+    position of the message that it names among those of the request, and *sequence* that of the message in the
+    conversation, if an assistant has asked; None if that is not known.
+    """
+
+    def __init__(self, *args: object, server_text: str | None = None) -> None:
+        super().__init__(*args)
+        self.server_text = server_text
+        self.index: int | None = None
+        self.sequence: int | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.sequence is not None:
+            text += f" It is about the message {self.sequence} of the conversation."
+        if self.server_text:
+            text += " What it said is in server_text; if that is a rule of the vendor's, give the model such rules."
+        return text
+
+
+class UnsupportedFileError(InvalidRequestError):
+    """The question has a file that the model does not take, so the model was not called, and nothing is stored."""
 
 
 class ContextLengthError(InvalidRequestError):
@@ -236,10 +261,14 @@ class BrokenStreamError(ChatModelError):
     """The stream ended before the answer was complete."""
 
 
+UNKNOWN_MODEL = replace(STRICTEST, custom=True)
+"""The rules of a model of a site's own class."""
+
+
 class ChatModel(ABC):
     """
-    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more, and
-    ``returns_thinking`` if requests contain thinking.
+    An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more, ``rules`` if its
+    vendor accepts more, and ``returns_thinking`` if requests contain thinking.
 
     ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
     ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
@@ -268,6 +297,16 @@ class ChatModel(ABC):
             async with aclosing(from_thread(self.do_stream(request))) as events:
                 async for event in events:
                     yield event
+
+    @property
+    def rules(self) -> Rules:
+        """
+        What the vendor accepts. An assistant makes what it sends fit for it; ``chat`` and ``stream`` send what they are
+        given.
+
+        By default the strictest, which all vendors accept, and custom messages, which the class may know.
+        """
+        return UNKNOWN_MODEL
 
     def returns_thinking(self, message: AiMessage) -> bool:
         """Return whether the thinking of *message* is sent to the model again, and so takes tokens; by default not."""

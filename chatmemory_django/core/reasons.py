@@ -50,6 +50,8 @@ class Explained(NamedTuple):
     """What is sent to the LLM: None if nothing is, and not always with all of its tool calls."""
     tokens: int | None
     """As counted by the window, or when the message was stored; None if it was not counted."""
+    changes: Sequence[str] = ()
+    """How an assistant makes it fit for its model's vendor, see ``Assistant.explain``."""
 
     @property
     def is_sent(self) -> bool:

@@ -21,6 +21,9 @@ many tokens were sent, and how many there are.
 NOT_ACCEPTED = "The model could not read the result of this call, so it is left out."
 """What a model reads of a result that it was sent, and that its server did not accept."""
 
+UNKNOWN = "This call was interrupted: its outcome is unknown. It is not run again."
+"""What a model reads of a call that has no result, and that waits for nothing."""
+
 NOT_RUN = "not_run"
 """The attribute that is true for the result of a call that was not run, since nobody approved it."""
 

@@ -10,12 +10,9 @@ from msgspec.structs import replace
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.core.limits import texts_of
 from chatmemory_django.core.shortening import shortened
-from chatmemory_django.core.tool_calls import in_order_of_calls
+from chatmemory_django.core.tool_calls import UNKNOWN, in_order_of_calls
 from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, TextContent, ToolExecutionResultMessage, UserMessage
-
-UNKNOWN = "This call was interrupted: its outcome is unknown. It is not run again."
-"""What the model reads of a call that has no result, and that waits for nothing."""
 
 RESULTS_PER_WINDOW = 4
 """

@@ -43,7 +43,9 @@ from chatmemory_django.chat.model import (
     ResponseFormat,
     ToolChoice,
     ToolSpecification,
+    UnsupportedFileError,
 )
+from chatmemory_django.chat.outgoing import for_vendor
 from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
@@ -66,6 +68,10 @@ AssistantEvent: TypeAlias = ChatEvent | ToolExecutionResultMessage | ApprovalReq
 An event of an answer: for each call of the model its pieces and its response, then the results of its tools. If the
 answer waits for approvals, these are requested last, once it is stored.
 """
+
+
+GONE = "This tool is not available any more."
+"""The description of a tool that the conversation has used, for vendors that want one although there are no tools."""
 
 
 class TooManyRoundsError(ChatModelError):
@@ -113,6 +119,8 @@ class Exchange:
         self._is_early = is_early
         window = memory.window()
         self._thinking_tokens = thinking_tokens(model, window)
+        self._rules = model.rules
+        self._sequences: Sequence[int] = ()
         self._tools = tuple(tools)
         self._overhead = memory.reserved_tokens + specification_tokens((), response_format, window)
         self._rounds_left = max_rounds
@@ -180,6 +188,7 @@ class Exchange:
 
         Raises:
             QuestionTooLongError: They do not fit in the window; nothing is stored.
+            UnsupportedFileError: The model does not take a file of the question; nothing is stored.
 
         """
         self.is_open, self._system, self._context = True, system, context
@@ -254,10 +263,19 @@ class Exchange:
         }
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
+        is_new = self.question.message is not None and self.question.stored is None and self.resumed is None
+        keyed = list(zip(sent.keys, sent.messages, strict=True))
+        outgoing = for_vendor(keyed, self._rules, begun=begun if is_new else None)
+        if outgoing.unsupported is not None:
+            raise UnsupportedFileError(f"The model does not take the {outgoing.unsupported} of the question.")
+        if outgoing.changes:
+            telemetry.note_changes(each.change for each in outgoing.changes)
+        self._sequences = outgoing.sequences
+        tools = self._tools or tuple(ToolSpecification(name, GONE) for name in outgoing.tools)
         return ChatRequest(
-            messages=tuple(sent.messages),
-            tools=self._tools,
-            tool_choice=ToolChoice.NONE if self._tools and self._rounds_left == 1 else None,
+            messages=tuple(outgoing.messages),
+            tools=tools,
+            tool_choice=ToolChoice.NONE if tools and self._rounds_left == 1 else None,
             response_format=self._response_format,
         )
 
@@ -309,6 +327,8 @@ class Exchange:
         Leave out of later requests what the model's server did not accept: the question or, if tools have run, the
         results of the last round. They stay in the history.
         """
+        if error.index is not None and error.index < len(self._sequences):
+            error.sequence = self._sequences[error.index]
         stored = self.question.stored
         results = len(self.results) or self._last_results
         has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer

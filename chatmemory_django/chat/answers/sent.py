@@ -33,6 +33,8 @@ class Sent(NamedTuple):
     """How many earlier messages of the memory did not fit beside the answer."""
     shortened: dict[int, Shortened]
     """The results that are sent shortened, by their keys in the memory."""
+    keys: list[int]
+    """Of each message in the memory; a result that is made here has that of its call."""
 
 
 def to_send(
@@ -79,4 +81,4 @@ def to_send(
         arranged.start_on_user()
     parts = arranged.parts()
     cut = {part.key: Shortened(arranged.tokens(part), part.of) for part in parts if part.whole is not None}
-    return Sent([part.message for part in parts], left_out, cut)
+    return Sent([part.message for part in parts], left_out, cut, [part.key for part in parts])

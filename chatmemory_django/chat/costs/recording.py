@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from chatmemory_django.chat.costs.calls import CallRecorder, record_call
 from chatmemory_django.chat.costs.estimates import parts_of
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse
+from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.messages import AiMessage
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class RecordedChatModel(ChatModel):
             async for event in events:
                 call.note(event)
                 yield event
+
+    @property
+    def rules(self) -> Rules:
+        return self.model.rules
 
     def returns_thinking(self, message: AiMessage) -> bool:
         return self.model.returns_thinking(message)

@@ -41,6 +41,7 @@ REFUSALS = {
     "404": "There is no such chat, message or file of the user.",
     "409": "Another answer is being generated, or the conversation has changed.",
     "413": "The body or the message is too large.",
+    "415": "The model does not take a file of the message.",
     "422": "The model's server does not accept the message.",
     "429": "Too many requests, answers or streams; `Retry-After` has the seconds to wait.",
     "500": "The answer failed.",
@@ -51,7 +52,7 @@ REFUSALS = {
 """What the statuses of errors mean, whose body is a short text."""
 
 ALWAYS = ("400", "401", "403", "429")
-OF_ANSWERS = ("404", "409", "413", "422", "500", "502", "503", "504")
+OF_ANSWERS = ("404", "409", "413", "415", "422", "500", "502", "503", "504")
 
 QUESTION = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Where is my parcel?"}]}
 ANSWER = {

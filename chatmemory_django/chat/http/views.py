@@ -56,6 +56,7 @@ from chatmemory_django.chat.model import (
     InvalidRequestError,
     ModelTimeoutError,
     RateLimitError,
+    UnsupportedFileError,
 )
 from chatmemory_django.chat.runs.answer import PING, Answer
 from chatmemory_django.chat.runs.answers import AWAY, InterruptedAnswerError, Seat, TooManyError, answers
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 logger = logging.getLogger(__name__)
+
+REFUSED = (BudgetExceededError, NotPendingError, QuestionTooLongError, UnsupportedFileError)
+"""The errors of a question for which the model was not called, and of which nothing is stored."""
 
 View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
 
@@ -127,7 +131,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except TooManyError as exc:
         raise _too_many(exc) from None
-    if isinstance(answer.failure, BudgetExceededError | NotPendingError | QuestionTooLongError):
+    if isinstance(answer.failure, REFUSED):
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
         raise _nothing_waits() if isinstance(answer.failure, NotPendingError) else _refused(answer.failure)
     if seat is not None:
@@ -496,6 +500,8 @@ def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int,
                 "Your message is too long for this chat: with all that is sent along, it needs %(needed)s tokens, and "
                 "%(limit)s fit. Send a shorter one."
             ) % _numbers(error)
+        case UnsupportedFileError():
+            return 415, _rejection("file")
         case AnswerTooLongError():
             return 502, _(
                 "What the tools of this chat have returned is too long: it needs %(needed)s tokens even shortened, and "

@@ -1,9 +1,10 @@
-"""The client's errors as ``ChatModelError``s. Server messages are left out: they may repeat messages and keys."""
+"""The client's errors as ``ChatModelError``s. They may repeat messages and keys, so no text has them."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,14 +33,24 @@ FILTER_CODES = {"content_filter", "content_policy_violation"}
 CONTEXT_WORDS = "maximum context length"
 """Part of the messages of vLLM and OpenRouter, which have no code for too many tokens."""
 
+POSITION = re.compile(r"messages\W{1,2}(\d{1,6})")
+"""How servers name a message: ``messages[3]``, ``messages.3.content``."""
+
 
 @contextmanager
-def model_errors(lost: type[ChatModelError] = UnavailableError) -> Iterator[None]:
-    """Convert the client's errors to ``ChatModelError``s; a lost connection is raised as *lost*."""
+def model_errors(lost: type[ChatModelError] = UnavailableError, *, has_positions: bool = False) -> Iterator[None]:
+    """
+    Convert the client's errors to ``ChatModelError``s; a lost connection is raised as *lost*.
+
+    If it *has_positions*, what was sent has the messages at the positions at which they were given.
+    """
     try:
         yield
     except openai.OpenAIError as exc:
-        raise _error(exc, lost) from exc
+        error = _error(exc, lost)
+        if isinstance(error, InvalidRequestError) and has_positions:
+            error.index = _position(exc)
+        raise error from exc
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise lost("The model's server sent something that is not JSON.") from exc
     except UnicodeEncodeError as exc:
@@ -81,8 +92,18 @@ def _error_of_status(exc: openai.APIStatusError) -> ChatModelError:
         return ContextLengthError("The messages do not fit in the model's context; send fewer or shorter messages.")
     if FILTER_CODES & {exc.code, exc.type}:
         return ContentFilterError("The filter of the model's server rejected the request.")
-    hint = " Check base_url and the model's name." if status == 404 else ""
-    return InvalidRequestError(f"The model's server rejected the request: status {status}.{hint}")
+    if status == 404:
+        return InvalidRequestError(
+            f"The model's server rejected the request: status {status}. Check base_url and the model's name."
+        )
+    text = f"The model's server rejected the request: status {status}."
+    return InvalidRequestError(text, server_text=exc.message)
+
+
+def _position(exc: openai.OpenAIError) -> int | None:
+    """Return the position of the message that the server has named."""
+    named = POSITION.search(f"{getattr(exc, 'param', '')} {exc}")
+    return None if named is None else int(named[1])
 
 
 def _retry_after(exc: openai.APIStatusError) -> float | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import openai
@@ -12,6 +15,12 @@ from chatmemory_django.chat.openai.answers import AnswerReader
 from chatmemory_django.chat.openai.clients import Clients
 from chatmemory_django.chat.openai.errors import model_errors
 from chatmemory_django.chat.openai.requests import to_messages, to_options
+from chatmemory_django.chat.outgoing.rules import Rules, rules_of
+from chatmemory_django.formats.openai_files import AUDIO_TYPES
+from chatmemory_django.messages import AiMessage
+
+OPENAI_URL = "https://api.openai.com/v1"
+"""Where the client finds the server, unless it is told another."""
 
 
 class OpenAiChatModel(ChatModel):
@@ -33,9 +42,12 @@ class OpenAiChatModel(ChatModel):
     One instance can be used in all threads, event loops and forked processes. Closing a stream closes its connection,
     which stops the server; use ``contextlib.aclosing`` for ``astream``.
 
-    A message's thinking, attributes and ``is_error`` are not sent, and neither are AI messages without text and calls.
-    Files in the results of tools are sent in a user message after all results. A content that the API does not support
-    raises ``InvalidRequestError``.
+    *rules* are what the server accepts, by default those that ``chat.outgoing.rules_of`` knows by the address and the
+    name; what the API cannot express is left out of them.
+
+    A message's thinking is sent where *rules* want it. Its attributes and ``is_error`` are not sent, and neither are AI
+    messages without text and calls. Files in the results of tools are sent in a user message after all results. A
+    content that the API does not support raises ``InvalidRequestError``.
     """
 
     def __init__(
@@ -54,12 +66,15 @@ class OpenAiChatModel(ChatModel):
         stop_sequences: Iterable[str] = (),
         strict: bool = False,
         extra_body: Mapping[str, Any] | None = None,
+        rules: Rules | None = None,
     ) -> None:
         if max_tokens_parameter not in {"max_completion_tokens", "max_tokens"}:
             raise ValueError(
                 f"max_tokens_parameter is {max_tokens_parameter!r}; use 'max_completion_tokens' or 'max_tokens'."
             )
         self.model_name = model_name
+        self._base_url = base_url
+        self._rules = rules
         self._max_tokens_parameter = max_tokens_parameter
         self._strict = strict
         self._extra_body = None if extra_body is None else dict(extra_body)
@@ -76,20 +91,28 @@ class OpenAiChatModel(ChatModel):
         """Whether there is no API key, neither passed nor in the environment: then each call fails."""
         return self._clients.lacks_key
 
+    @cached_property
+    def rules(self) -> Rules:
+        url = self._base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        return _expressible(self._rules or rules_of(self.model_name, url))
+
+    def returns_thinking(self, message: AiMessage) -> bool:
+        return bool(message.tool_execution_requests) and self.rules.returns_reasoning
+
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
-        with model_errors():
+        with model_errors(has_positions=_has_positions(request, arguments)):
             return AnswerReader.of(self._clients.for_threads().chat.completions.create(**arguments))
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
-        with model_errors():
+        with model_errors(has_positions=_has_positions(request, arguments)):
             client = await self._clients.for_loop()
             return AnswerReader.of(await client.chat.completions.create(**arguments))
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         arguments = self._arguments(request, stream=True)
-        with model_errors():
+        with model_errors(has_positions=_has_positions(request, arguments)):
             stream = self._clients.for_threads().chat.completions.create(**arguments)
         answer = AnswerReader()
         with stream, model_errors(lost=BrokenStreamError):
@@ -99,7 +122,7 @@ class OpenAiChatModel(ChatModel):
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         arguments = self._arguments(request, stream=True)
-        with model_errors():
+        with model_errors(has_positions=_has_positions(request, arguments)):
             client = await self._clients.for_loop()
             stream = await client.chat.completions.create(**arguments)
         answer = AnswerReader()
@@ -112,7 +135,7 @@ class OpenAiChatModel(ChatModel):
 
     def _arguments(self, request: ChatRequest, *, stream: bool = False) -> dict[str, Any]:
         arguments = {
-            "messages": to_messages(request.messages),
+            "messages": to_messages(request.messages, self.rules),
             **self._defaults,
             **self._parameters(
                 request.model_name,
@@ -145,3 +168,18 @@ class OpenAiChatModel(ChatModel):
         }
         # The client would send None as null, which is not the server's default.
         return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _expressible(rules: Rules) -> Rules:
+    """Return *rules* without what chat completions have no words for."""
+    return replace(
+        rules,
+        files=rules.files - {"video"},
+        linked=rules.linked & {"image"},
+        audio_types=frozenset(AUDIO_TYPES.values()),
+        returns_responses=False,
+    )
+
+
+def _has_positions(request: ChatRequest, arguments: Mapping[str, Any]) -> bool:
+    return len(request.messages) == len(arguments["messages"])

@@ -6,22 +6,31 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice, ToolSpecification
+from chatmemory_django.chat.outgoing import OPENAI, Rules, Words, reasoning_of
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
+    Content,
     CustomMessage,
+    DetailLevel,
+    ImageContent,
     TextContent,
     ToolExecutionResultMessage,
     UserMessage,
 )
 
+LEVELS = (DetailLevel.AUTO, DetailLevel.LOW, DetailLevel.HIGH)
+"""The levels of detail that the API has."""
+
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """The valid names of tools."""
 
 
-def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
+def to_messages(messages: Iterable[ChatMessage], rules: Rules = OPENAI) -> list[dict[str, Any]]:
     """
     Return *messages* as they are sent; raise ``InvalidRequestError`` for the first that cannot be sent.
 
@@ -37,13 +46,13 @@ def to_messages(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
                 sent.append(_result(message))
                 files += _files(message)
             elif isinstance(message, AiMessage) and sent and "tool_calls" in sent[-1]:
-                _join(sent[-1], message)
+                _join(sent[-1], message, rules)
             elif not isinstance(message, CustomMessage):
-                sent += [*_from_user(files), *_sent(message)]
+                sent += [*_from_user(files, rules), *_sent(message, rules)]
                 files = []
         except ValueError as exc:
             raise InvalidRequestError(f"messages[{index}] cannot be sent to OpenAI's API: {exc}") from None
-    return [*sent, *_from_user(files)]
+    return [*sent, *_from_user(files, rules)]
 
 
 def to_options(request: ChatRequest, *, strict: bool) -> dict[str, Any]:
@@ -60,18 +69,30 @@ def to_options(request: ChatRequest, *, strict: bool) -> dict[str, Any]:
     return options
 
 
-def _sent(message: ChatMessage) -> list[dict[str, Any]]:
+def _sent(message: ChatMessage, rules: Rules) -> list[dict[str, Any]]:
+    if isinstance(message, UserMessage):
+        return [message_to_openai(replace(message, contents=tuple(map(_with_known_detail, message.contents))))]
     if not isinstance(message, AiMessage):
         return [message_to_openai(message)]
-    if not message.text and not message.tool_execution_requests:
+    calls = message.tool_execution_requests
+    if not message.text and not calls:
         return []
     # Attributes may be those of another server, so they are not sent.
-    return [message_to_openai(AiMessage(message.text or None, None, message.tool_execution_requests))]
+    text = message.text or ("" if rules.words is Words.NEVER_NULL else None)
+    sent = message_to_openai(AiMessage(text, None, calls))
+    return [{**sent, "reasoning_content": reasoning_of(message)} if calls and rules.returns_reasoning else sent]
 
 
-def _join(calls: dict[str, Any], message: AiMessage) -> None:
+def _with_known_detail(content: Content | None) -> Content | None:
+    """Return *content*; an image with the nearest level of detail that the API has."""
+    if isinstance(content, ImageContent) and content.detail_level not in LEVELS:
+        return ImageContent(content.image, DetailLevel.HIGH)
+    return content
+
+
+def _join(calls: dict[str, Any], message: AiMessage, rules: Rules) -> None:
     """Merge *message* into *calls*, which has no result yet."""
-    for more in _sent(message):
+    for more in _sent(message, rules):
         calls["content"] = "\n\n".join(filter(None, (calls.get("content"), more.get("content")))) or None
         calls["tool_calls"] = [*calls["tool_calls"], *more.get("tool_calls", [])]
 
@@ -91,8 +112,11 @@ def _files(message: ToolExecutionResultMessage) -> list[dict[str, Any]]:
     return parts
 
 
-def _from_user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": parts}] if parts else []
+def _from_user(parts: list[dict[str, Any]], rules: Rules) -> list[dict[str, Any]]:
+    if not parts:
+        return []
+    between = [] if rules.user_after_result else [message_to_openai(AiMessage("OK"))]
+    return [*between, {"role": "user", "content": parts}]
 
 
 def _function(tool: ToolSpecification, strict: bool) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def _error_of_status(exc: exceptions.ModelAPIError, status: int | None, lost: ty
     if isinstance(exc, exceptions.ModelRequestRejectedError) or (status is not None and 400 <= status < 500):
         if status == 409:
             return UnavailableError(f"The model's server failed{status_text}.")
-        return InvalidRequestError(f"The model's server rejected the request{status_text}.")
+        return InvalidRequestError(
+            f"The model's server rejected the request{status_text}.", server_text=str(getattr(exc, "body", None) or exc)
+        )
     if exc.in_stream:
         return BrokenStreamError("The model's server reported an error in the middle of the stream.")
     return lost(f"The model's server failed{status_text}.")

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any
 
 from pydantic_ai import direct
@@ -23,11 +24,13 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     InvalidRequestError,
 )
+from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, count_last_usage, to_chat_response
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
+from chatmemory_django.chat.pydantic_ai.vendors import rules_for
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.messages import AiMessage
 
@@ -50,6 +53,8 @@ class PydanticAiChatModel(ChatModel):
     so an instance of ``Model`` must not be used elsewhere at the same time, or in a process that was forked after its
     first call. Closing a stream closes its connection; use ``contextlib.aclosing`` for ``astream``.
 
+    *rules* are what the vendor accepts, by default those that ``chat.outgoing`` knows of the vendor, or of the model.
+
     Thinking goes back to the vendor that sent it, with its signature, unless the message was changed. A message's other
     attributes and the ``name`` of a user are not sent, and neither are AI messages without text and calls.
 
@@ -59,8 +64,9 @@ class PydanticAiChatModel(ChatModel):
 
     """
 
-    def __init__(self, model: str | Model, **settings: Any) -> None:
+    def __init__(self, model: str | Model, *, rules: Rules | None = None, **settings: Any) -> None:
         self._given = model
+        self._rules = rules
         self._settings: Mapping[str, Any] = settings
         self._models: dict[tuple[int, str | None], Model] = {}
         if isinstance(model, str) and model != "test":
@@ -78,6 +84,10 @@ class PydanticAiChatModel(ChatModel):
             return True
         return False
 
+    @cached_property
+    def rules(self) -> Rules:
+        return rules_for(self._given) if self._rules is None else self._rules
+
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         return run(self._chat(request, self._model(request.model_name)))
 
@@ -94,13 +104,13 @@ class PydanticAiChatModel(ChatModel):
 
     async def _chat(self, request: ChatRequest, model: Model) -> ChatResponse:
         with model_errors():
-            response = await direct.model_request(**to_arguments(request, model, self._settings_for(model)))
+            response = await direct.model_request(**to_arguments(request, model, self._settings_for(model), self.rules))
             return to_chat_response(response, model)
 
     async def _stream(self, request: ChatRequest, model: Model) -> AsyncGenerator[ChatEvent, None]:
         pieces = Pieces()
         with model_errors():
-            arguments = to_arguments(request, model, self._settings_for(model))
+            arguments = to_arguments(request, model, self._settings_for(model), self.rules)
             async with direct.model_request_stream(**arguments) as stream:
                 count_last_usage(stream)
                 with model_errors(lost=BrokenStreamError):

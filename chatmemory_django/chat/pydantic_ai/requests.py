@@ -12,6 +12,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice
+from chatmemory_django.chat.outgoing import STRICTEST, Rules, reasoning_of
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.formats.pydantic_ai import from_message
 from chatmemory_django.messages import AiMessage, ChatMessage, CustomMessage, ToolExecutionResultMessage, UserMessage
@@ -19,18 +20,18 @@ from chatmemory_django.messages import AiMessage, ChatMessage, CustomMessage, To
 ANY_OBJECT = ResponseFormat({"type": "object"})
 
 
-def to_arguments(request: ChatRequest, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_arguments(request: ChatRequest, model: Model, settings: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return pydantic-ai's arguments for *request*; its own values replace those of *settings*."""
     parameters = to_parameters(request, model)
     return {
         "model": model,
-        "messages": model.prepare_messages(to_messages(request.messages, model), parameters),
+        "messages": model.prepare_messages(to_messages(request.messages, model, rules), parameters),
         "model_request_parameters": parameters,
         "model_settings": to_settings(request, {**(model.settings or {}), **settings}),
     }
 
 
-def to_messages(messages: Iterable[ChatMessage], model: Model) -> list[ModelMessage]:
+def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = STRICTEST) -> list[ModelMessage]:
     """
     Return *messages* as they are sent; raise ``InvalidRequestError`` for the first that cannot be sent.
 
@@ -39,7 +40,7 @@ def to_messages(messages: Iterable[ChatMessage], model: Model) -> list[ModelMess
     """
     sent: list[ModelMessage] = []
     for index, message in enumerate(messages):
-        for each in _sent(message, model, f"messages[{index}]"):
+        for each in _sent(message, model, rules, f"messages[{index}]"):
             if sent and isinstance(each, ModelRequest) and isinstance(sent[-1], ModelRequest):
                 sent[-1] = ModelRequest([*sent[-1].parts, *each.parts])
             else:
@@ -77,17 +78,19 @@ def to_settings(request: ChatRequest, defaults: Mapping[str, Any]) -> ModelSetti
     return cast("ModelSettings", found)
 
 
-def _sent(message: ChatMessage, model: Model, where: str) -> list[ModelMessage]:
+def _sent(message: ChatMessage, model: Model, rules: Rules, where: str) -> list[ModelMessage]:
     match message:
         case CustomMessage():
             return []
         case AiMessage():
-            if (response := to_response(message, model)) is not None:
+            if (response := to_response(message, model, rules)) is not None:
                 return [response]
-            if not message.text and not message.tool_execution_requests:
+            calls = message.tool_execution_requests
+            if not message.text and not calls:
                 return []
             # Another vendor could not check the thinking, or would read it as a text.
-            message = AiMessage(message.text or None, None, message.tool_execution_requests)
+            thinking = reasoning_of(message) if calls and rules.returns_reasoning else None
+            message = AiMessage(message.text or None, thinking, calls)
     made = from_message(message)
     if isinstance(message, UserMessage | ToolExecutionResultMessage):
         content = made[0]["parts"][0]["content"] if made else []

@@ -11,7 +11,6 @@ from django.db import OperationalError
 from django.db.models import F
 
 from chatmemory_django.chat.answers import stored
-from chatmemory_django.chat.answers.arranging import UNKNOWN
 from chatmemory_django.chat.answers.exchange import TooManyRoundsError
 from chatmemory_django.chat.answers.returns import InvalidAnswerError
 from chatmemory_django.chat.answers.too_long import QuestionTooLongError
@@ -28,7 +27,7 @@ from chatmemory_django.chat.models import Run
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, BusyError, Taken
 from chatmemory_django.chat.tools import ToolError
-from chatmemory_django.core.tool_calls import NOT_ACCEPTED
+from chatmemory_django.core.tool_calls import NOT_ACCEPTED, UNKNOWN
 from chatmemory_django.memory import TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
