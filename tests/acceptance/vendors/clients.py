@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
-from botocore.config import Config  # type: ignore[import-untyped]
-from openai import AsyncOpenAI
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.bedrock import BedrockConverseModel
@@ -24,7 +22,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from chatmemory_django.chat.model import ChatModel
 from chatmemory_django.chat.openai import OpenAiChatModel
+from chatmemory_django.chat.outgoing import rules_of
 from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
+from tests.acceptance.vendors.rules import VENDORS
 from tests.acceptance.vendors.server import Vendors
 
 KEY = "key-of-the-site"
@@ -57,8 +57,10 @@ BY_OPENAI = {
 
 
 def by_openai(vendor: str, vendors: Vendors) -> ChatModel:
-    """Return the site's model of *vendor* that uses OpenAI's client."""
-    return OpenAiChatModel(BY_OPENAI[vendor], base_url=vendors.url(vendor, "/v1"), api_key=KEY, max_retries=0)
+    """Return the site's model of *vendor* that uses OpenAI's client. Which files an open model takes, the site says."""
+    name, url = BY_OPENAI[vendor], vendors.url(vendor, "/v1")
+    rules = replace(rules_of(name), files=VENDORS[vendor].files) if vendor in OPEN else None
+    return OpenAiChatModel(name, base_url=url, api_key=KEY, max_retries=0, rules=rules)
 
 
 def by_pydantic_ai(vendor: str, vendors: Vendors) -> ChatModel:
@@ -74,7 +76,7 @@ def by_pydantic_ai(vendor: str, vendors: Vendors) -> ChatModel:
 
 
 def _anthropic(url: str) -> Model:
-    return AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(api_key=KEY, base_url=url))
+    return AnthropicModel("claude-sonnet-4-6", provider=AnthropicProvider(api_key=KEY, base_url=url))
 
 
 def _gemini(url: str) -> Model:
@@ -94,8 +96,9 @@ def _responses(url: str) -> Model:
 
 
 def _deepseek(url: str) -> Model:
-    client = AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0)
-    return OpenAIChatModel("deepseek-reasoner", provider=DeepSeekProvider(openai_client=client))
+    provider = DeepSeekProvider(api_key=KEY)  # it has one address alone
+    provider.client.base_url = f"{url}/v1"
+    return OpenAIChatModel("deepseek-reasoner", provider=provider)
 
 
 def _moonshot(url: str) -> Model:
@@ -105,15 +108,10 @@ def _moonshot(url: str) -> Model:
 
 def _bedrock(name: str) -> Callable[[str], Model]:
     def make(url: str) -> Model:
-        client = boto3.client(
-            "bedrock-runtime",
-            region_name="us-east-1",
-            endpoint_url=url,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=KEY,
-            config=Config(retries={"total_max_attempts": 1}),
+        provider = BedrockProvider(
+            base_url=url, region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=KEY
         )
-        return BedrockConverseModel(name, provider=BedrockProvider(bedrock_client=client))
+        return BedrockConverseModel(name, provider=provider)
 
     return make
 

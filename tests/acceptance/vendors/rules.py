@@ -62,7 +62,12 @@ def violations(vendor: Vendor, asked: Asked) -> list[Violation]:
 
 
 def signed(vendor: str, text: str) -> str:
-    """Return the signature of a thought: only its vendor makes it, and only of this text."""
+    """
+    Return the signature of a thought: only its vendor makes it, and only of this text.
+
+    Claude's are good on each platform, as Anthropic says.
+    """
+    vendor = "claude" if vendor in {"anthropic", "bedrock-claude"} else vendor
     if vendor == "gemini":
         return base64.b64encode(f"gemini has thought {text}".encode()).decode()
     return hashlib.sha256(f"{vendor} has thought {text}".encode()).hexdigest()
