@@ -307,6 +307,13 @@ def thinking_is_signed(vendor: str) -> Check:
     return check
 
 
+def thinking_is_not_the_end(asked: Asked) -> Iterator[str]:
+    """Not in the table, but reported: "The final block in an assistant message cannot be `thinking`"."""
+    for index, turn in enumerate(_merged(asked.turns)):
+        if turn.parts and isinstance(turn.parts[-1], Thinking):
+            yield f"turn {index} ends with a thought"
+
+
 def reasoning_is_followed(asked: Asked) -> Iterator[str]:
     """A reasoning item has its message or call behind it, is there once, and is complete where nothing is stored."""
     seen: list[str | None] = []
@@ -482,6 +489,7 @@ VENDORS = {
             "results": results_begin_next_turn,
             "tool_choice without tools": no_choice_without_tools,
             "thinking": thinking_is_signed("anthropic"),
+            "thinking at the end": thinking_is_not_the_end,
             "files": takes(IMAGES_AND_PDF, images=100),
             "prompt cache": four_breakpoints,
         },
@@ -503,11 +511,7 @@ VENDORS = {
         IMAGES_AND_PDF | {"audio", "video"},
     ),
     "bedrock-claude": Vendor("bedrock", {**_BEDROCK, "thinking": thinking_is_signed("bedrock-claude")}, IMAGES_AND_PDF),
-    "bedrock-nova": Vendor(
-        "bedrock",
-        {**_BEDROCK, "first message": first_is_user, "files": takes(IMAGES_AND_PDF | {"video"})},
-        IMAGES_AND_PDF | {"video"},
-    ),
+    "bedrock-nova": Vendor("bedrock", {**_BEDROCK, "first message": first_is_user}, IMAGES_AND_PDF),
     "mistral": Vendor("chat", _MISTRAL, IMAGES),
     "deepseek": Vendor("chat", _REASONING),
     "moonshot": Vendor("chat", _REASONING),

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("anthropic")
 pytest.importorskip("boto3")
 pytest.importorskip("google.genai")
+pytest.importorskip("jinja2")
 pytest.importorskip("mistralai")
 pytest.importorskip("pydantic_ai")
 

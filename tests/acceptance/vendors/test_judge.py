@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("anthropic")
+pytest.importorskip("google.genai")
+pytest.importorskip("jinja2")
 pytest.importorskip("pydantic_ai")
 
 from tests.acceptance.vendors.bodies import body_of
@@ -115,6 +118,8 @@ def breaking(rule: str, vendor: str) -> Asked:
             return Asked((user(), ai(CALL), result()), tools=tools, thinks=True)
         case "thinking", _:
             return Asked((user(), ai(CALL), result()), tools=tools)
+        case "thinking at the end", _:
+            return Asked((user(), ai(Thinking("Hm.", signed(vendor, "Hm."))), user()))
         case "files", _:
             kinds = {"image", "pdf", "audio", "video"} - VENDORS[vendor].files
             return Asked((user("Look!", File(max(kinds))),))

@@ -16,10 +16,12 @@ import pytest
 pytest.importorskip("anthropic")
 pytest.importorskip("boto3")
 pytest.importorskip("google.genai")
+pytest.importorskip("jinja2")
 pytest.importorskip("mistralai")
 pytest.importorskip("pydantic_ai")
 
 from tests.acceptance.vendors.histories import Site
+from tests.acceptance.vendors.rules import VENDORS
 from tests.acceptance.vendors.server import Vendors, vendors
 
 pytestmark = [
@@ -36,11 +38,10 @@ def server() -> Iterator[Vendors]:
         yield server
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_history_is_accepted_by_any_vendor(server: Vendors, tmp_path: Path, seed: int):
-    site = Site(Random(seed), server, tmp_path)
+def test_any_history_is_accepted_by_any_vendor(server: Vendors, tmp_path: Path):
+    site = Site(Random(1), server, tmp_path)
 
     site.run(REQUESTS)
 
     assert Counter((each.vendor, each.way, each.violation.rule) for each in site.findings) == {}
-    assert len(server.counts) == 19
+    assert {*server.counts} == {*VENDORS}
