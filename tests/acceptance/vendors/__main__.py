@@ -40,6 +40,7 @@ def report(site: Site, seconds: float, examples: int) -> str:
     lines = [
         json.dumps({"requests by vendor": counts, "acts by outcome": site.outcomes}, indent=1),
         f"{counts.total()} requests in {seconds:.0f} s, {len(site.findings)} refused",
+        f"SHA-256 of what was sent: {site.vendors.digest.hexdigest()}",
     ]
     if not has_templates():
         lines.append("Without templates: pip install --no-deps trl")

@@ -258,7 +258,7 @@ def a_result_for_each_call(asked: Asked) -> Iterator[str]:
 
 def results_begin_next_turn(asked: Asked) -> Iterator[str]:
     """Where results are parts of a user's turn: at its beginning, one for each id of the turn before."""
-    for index, (before, turn) in enumerate(pairwise([Turn("", ()), *_merged(asked.turns), Turn("end", ())])):
+    for index, (before, turn) in enumerate(pairwise([Turn("", ()), *merged(asked.turns), Turn("end", ())])):
         calls, results = [call.id for call in before.calls], [result.id for result in turn.results]
         if sorted(map(str, calls)) != sorted(map(str, results)):
             yield f"turn {index} has the results of {results}, the one before it the calls {calls}"
@@ -295,7 +295,7 @@ def thinking_is_signed(vendor: str) -> Check:
     """A thought comes back as it was, and only to who thought it; in a loop of tools, it begins the last answer."""
 
     def check(asked: Asked) -> Iterator[str]:
-        turns = _merged(asked.turns)
+        turns = merged(asked.turns)
         for index, turn in enumerate(turns):
             for part in turn.parts:
                 if isinstance(part, Thinking) and part.signature != signed(vendor, part.text):
@@ -309,7 +309,7 @@ def thinking_is_signed(vendor: str) -> Check:
 
 def thinking_is_not_the_end(asked: Asked) -> Iterator[str]:
     """Not in the table, but reported: "The final block in an assistant message cannot be `thinking`"."""
-    for index, turn in enumerate(_merged(asked.turns)):
+    for index, turn in enumerate(merged(asked.turns)):
         if turn.parts and isinstance(turn.parts[-1], Thinking):
             yield f"turn {index} ends with a thought"
 
@@ -392,15 +392,15 @@ def _within(turn: Turn) -> Iterator[Part]:
         yield from part.parts if isinstance(part, Result) else ()
 
 
-def _merged(turns: Sequence[Turn]) -> list[Turn]:
+def merged(turns: Sequence[Turn]) -> list[Turn]:
     """Return *turns* as Anthropic reads them: those of the same role are combined."""
-    merged: list[Turn] = []
+    read: list[Turn] = []
     for turn in turns:
-        if merged and merged[-1].role == turn.role:
-            merged[-1] = Turn(turn.role, (*merged[-1].parts, *turn.parts))
+        if read and read[-1].role == turn.role:
+            read[-1] = Turn(turn.role, (*read[-1].parts, *turn.parts))
         else:
-            merged.append(turn)
-    return merged
+            read.append(turn)
+    return read
 
 
 WORD = "[A-Za-z0-9_-]"

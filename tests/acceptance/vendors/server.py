@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tests.acceptance.vendors.rules import VENDORS, Vendor, Violation, violations
 from tests.acceptance.vendors.templates import RefusedError, has_templates, render
@@ -49,6 +51,8 @@ class Vendors:
     """The requests of each vendor."""
     last: Json = field(default_factory=dict)
     """The body of the last request."""
+    digest: Any = field(default_factory=hashlib.sha256)
+    """Of the bodies of all requests."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def url(self, name: str, version: str = "") -> str:
@@ -60,6 +64,7 @@ class Vendors:
         with self._lock:
             self.counts[name] += 1
             self.last = request.body
+            self.digest.update(json.dumps(request.body).encode())
             found = judge(name, request.body)
             if found:
                 self.refused.append((name, found[0], request.body))

@@ -6,8 +6,13 @@ This is the short form; ``python -m tests.acceptance.vendors --requests 10000`` 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,9 +25,19 @@ pytest.importorskip("jinja2")
 pytest.importorskip("mistralai")
 pytest.importorskip("pydantic_ai")
 
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import ChatModelError
+from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations.forking import fork
+from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.acceptance.vendors import foreign
+from tests.acceptance.vendors.clients import MODELS
 from tests.acceptance.vendors.histories import Site
-from tests.acceptance.vendors.rules import VENDORS
+from tests.acceptance.vendors.rules import VENDORS, merged
 from tests.acceptance.vendors.server import Vendors, vendors
+from tests.acceptance.vendors.turns import READERS, Turn
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -45,3 +60,38 @@ def test_any_history_is_accepted_by_any_vendor(server: Vendors, tmp_path: Path):
 
     assert Counter((each.vendor, each.way, each.violation.rule) for each in site.findings) == {}
     assert {*server.counts} == {*VENDORS}
+
+
+def test_another_process_sends_the_same(server: Vendors, tmp_path: Path):
+    site = Site(Random(2), server, tmp_path)
+    site.run(50)
+
+    command = [sys.executable, "-m", "tests.acceptance.vendors", "--requests", "50", "--seed", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "1"})
+
+    assert f"SHA-256 of what was sent: {server.digest.hexdigest()}" in done.stdout
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model[0]}-{model[1].__name__}")
+def test_what_is_sent_for_a_message_stays_when_others_leave_the_window(server: Vendors, model):
+    vendor, client = model
+    chat_model, random = client(vendor, server), Random(3)
+    for number in range(5):
+        store = DjangoChatMemoryStore()
+        messages = [UserMessage("Hello."), *(each for _ in range(12) for each in foreign.messages(random))]
+        MessageWindowChatMemory(id=f"{vendor}-{number}", max_messages=1_000, store=store).add(*messages)
+
+        turns: list[list[Turn]] = []
+        for size in (1_000, 12):
+            fork(Conversation.objects.get(memory_id=f"{vendor}-{number}"), f"{vendor}-{number}-{size}")
+            assistant = Assistant(chat_model, memory=partial(MessageWindowChatMemory, max_messages=size))
+            server.last = {}
+            with suppress(ChatModelError):  # what the vendor refuses, the first test shows
+                assistant.chat(f"{vendor}-{number}-{size}", "And now?")
+            assert server.last, "The client could not make the request."
+            turns.append(merged(READERS[VENDORS[vendor].api](server.last).turns))
+
+        whole, window = turns
+        assert len(window) < len(whole)
+        stays = window[3:]  # before, messages are merged with others, or are results without their call
+        assert stays == whole[len(whole) - len(stays) :]
