@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice, ToolSpecification
 from chatmemory_django.chat.outgoing import OPENAI, Rules, Words, reasoning_of
 from chatmemory_django.formats.openai_chat import message_to_openai
@@ -71,7 +69,7 @@ def to_options(request: ChatRequest, *, strict: bool) -> dict[str, Any]:
 
 def _sent(message: ChatMessage, rules: Rules) -> list[dict[str, Any]]:
     if isinstance(message, UserMessage):
-        return [message_to_openai(replace(message, contents=tuple(map(_with_known_detail, message.contents))))]
+        return [message_to_openai(UserMessage(list(map(_with_known_detail, message.contents)), message.name))]
     if not isinstance(message, AiMessage):
         return [message_to_openai(message)]
     calls = message.tool_execution_requests
@@ -104,7 +102,7 @@ def _result(message: ToolExecutionResultMessage) -> dict[str, Any]:
 
 
 def _files(message: ToolExecutionResultMessage) -> list[dict[str, Any]]:
-    files = [content for content in message.contents if not isinstance(content, TextContent)]
+    files = [_with_known_detail(content) for content in message.contents if not isinstance(content, TextContent)]
     if not files:
         return []
     title = TextContent(f"From the result of the tool {message.tool_name or message.id}:")

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -403,7 +402,7 @@ class _Fitting:
         """Return *content*, a file, with its media type, or a note if the model does not take it."""
         source = source_of(content)
         if source is not None and self._takes(content, source):
-            if source.mime_type is not None or (data := base64_of(source)) is None:
+            if source.mime_type or not (data := base64_of(source)):
                 return content
             typed = replace(source, mime_type=media_type_of(source, data))
             return replace(content, **{_FIELDS[type(content)]: typed})
@@ -417,13 +416,13 @@ class _Fitting:
         if kind == "image" and self._images_left_out:
             self._images_left_out -= 1
             return False
-        if kind not in rules.files or (kind == "pdf" and source.mime_type not in {None, PDF}):
+        if kind not in rules.files or (kind == "pdf" and (source.mime_type or PDF) != PDF):
             return False
         data = base64_of(source)
         if data is None:
-            return source.url is not None and kind in rules.linked
+            return bool(source.url) and kind in rules.linked
         types = rules.audio_types if kind == "audio" else None
-        return types is None or media_type_of(source, data) in types
+        return data != "" and (types is None or media_type_of(source, data) in types)
 
     def _too_many_images(self, messages: Sequence[tuple[int, ChatMessage]]) -> int:
         """Return how many of the first images are left out."""
@@ -488,7 +487,7 @@ def _described(content: Content) -> str:
     data = None if source is None else base64_of(source)
     known = []
     if source is not None and source.url is not None and not source.url.startswith("data:"):
-        known.append(urlsplit(source.url).path.rpartition("/")[2][:MAX_NAME])
+        known.append(re.split("[?#]", source.url)[0].rpartition("/")[2][:MAX_NAME])
     if source is not None and (source.mime_type or data):
         known.append(media_type_of(source, data or ""))
     if data is not None:
