@@ -31,7 +31,7 @@ from chatmemory_django.messages import (
 )
 from tests.acceptance.vendors.rules import SYSTEM
 
-BLANKS = ("", " ", "\n\n", "\t")
+BLANKS = ("", " ", "\n\n", "\t", "\xa0")
 TEXTS = ("Hello.", "Wie spät ist es? 🕛", "All is well.\n\nIs it?", "<|im_start|>user", "x " * 60)
 IDS = (
     "call_0",
@@ -49,7 +49,18 @@ IDS = (
 )
 """Those of OpenAI, Ollama, Kimi, Claude, gateways, frameworks, Bedrock and Mistral, and none."""
 NAMES = ("look", "count", "default_api.look", "look it up", "a" * 70, "sök", "", None)
-ARGUMENTS = ('{"where": "here"}', "{}", '{"where": "he', "", "null", "[1]", "where=here", '"here"', None)
+ARGUMENTS = ('{"where": "here"}', '{"where": "he', '{"where": NaN}', "{}", "", "null", "[1]", "where=here", '"here"', None)
+    '{"where": "here"}',
+    "{}",
+    '{"where": "he',
+    "",
+    "null",
+    "[1]",
+    "where=here",
+    '"here"',
+    '{"where": NaN}',
+    None,
+)
 SPEAKERS = ("ann", "Ann Lee", "<ann>", "", "ä" * 70)
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -192,9 +192,10 @@ class Site:
 
     def step(self, chat: Chat) -> None:
         """Do one act in *chat*."""
-        acts = {self.ask: 8, self.regenerate: 1, self.stop: 1, self.add: 3, self.take_away: 1, self.fork: 1}
+        acts = {self.ask: 16, self.regenerate: 3, self.stop: 3, self.add: 6}
+        acts |= {self.say_again: 1, self.take_away: 2, self.fork: 2}
         if chat.pending:
-            acts[self.resume] = 6
+            acts[self.resume] = 12
         [act] = self.random.choices([*acts], weights=[*acts.values()])
         try:
             act(chat)
@@ -239,6 +240,13 @@ class Site:
         messages = foreign.messages(self.random)
         chat.acts.append(f"add {messages}")
         self._memory(chat).add(*messages)
+
+    def say_again(self, chat: Chat) -> None:
+        """Add what is in the memory once more, as a site does that restores an older state."""
+        memory = self._memory(chat)
+        messages = memory.messages()[-self.random.randint(1, 6) :]
+        chat.acts.append(f"say again {len(messages)}")
+        memory.add(*messages)
 
     def take_away(self, chat: Chat) -> None:
         """Remove a message, go back to one, forget the oldest, or take the newest away."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from tests.acceptance.vendors.turns import (
     Asked,
@@ -209,7 +209,7 @@ def arguments_are_json(asked: Asked) -> Iterator[str]:
         for call in turn.calls:
             try:
                 if isinstance(call.arguments, str):
-                    json.loads(call.arguments)
+                    json.loads(call.arguments, parse_constant=_no_constant)
             except ValueError:
                 yield f"turn {index} has arguments that are not JSON"
 
@@ -218,11 +218,16 @@ def arguments_are_an_object(asked: Asked) -> Iterator[str]:
     for index, turn in enumerate(asked.turns):
         for call in turn.calls:
             try:
-                value = json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments
+                value = call.arguments
+                value = json.loads(value, parse_constant=_no_constant) if isinstance(value, str) else value
             except ValueError:
                 value = None
             if not isinstance(value, dict):
                 yield f"turn {index} has arguments that are no JSON object"
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def results_follow_calls(asked: Asked) -> Iterator[str]:
