@@ -49,16 +49,16 @@ IDS = (
 )
 """Those of OpenAI, Ollama, Kimi, Claude, gateways, frameworks, Bedrock and Mistral, and none."""
 NAMES = ("look", "count", "default_api.look", "look it up", "a" * 70, "sök", "", None)
-ARGUMENTS = ('{"where": "here"}', '{"where": "he', '{"where": NaN}', "{}", "", "null", "[1]", "where=here", '"here"', None)
+ARGUMENTS = (
     '{"where": "here"}',
-    "{}",
     '{"where": "he',
+    '{"where": NaN}',
+    "{}",
     "",
     "null",
     "[1]",
     "where=here",
     '"here"',
-    '{"where": NaN}',
     None,
 )
 SPEAKERS = ("ann", "Ann Lee", "<ann>", "", "ä" * 70)
