@@ -214,10 +214,10 @@ class InvalidRequestError(ChatModelError):
     conversation, if an assistant has asked; None if that is not known.
     """
 
-    def __init__(self, *args: object, server_text: str | None = None) -> None:
+    def __init__(self, *args: object, server_text: str | None = None, index: int | None = None) -> None:
         super().__init__(*args)
         self.server_text = server_text
-        self.index: int | None = None
+        self.index = index
         self.sequence: int | None = None
 
     def __str__(self) -> str:

@@ -110,10 +110,15 @@ class Window:
         return self.trimmed(messages, costs, summary=summary).messages()
 
     def trimmed(
-        self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        costs: Sequence[int] | None = None,
+        *,
+        summary: int | None = None,
+        keys: Sequence[int] | None = None,
     ) -> Eviction:
         """Return the memory that *messages* are, without those that do not fit; see ``Eviction.of``."""
-        eviction = Eviction.of(messages, self, costs, summary=summary)
+        eviction = Eviction.of(messages, self, costs, summary=summary, keys=keys)
         eviction.trim()
         return eviction
 
@@ -204,23 +209,26 @@ class Eviction:
         costs: Sequence[int] | None = None,
         *,
         summary: int | None = None,
+        keys: Sequence[int] | None = None,
     ) -> Self:
         """
-        Return an eviction for a plain list, whose keys are the indexes in it.
+        Return an eviction for a plain list. *keys* are those of its messages and of the next one, by default indexes.
 
         *costs* are those of its messages, if they are additive. *summary* is the index of the summary, if there is one;
         a message in front of it is pinned.
         """
         cost_of: Sequence[int | None] = costs or [None] * len(messages)
-        entries = [to_entry(index, message, cost_of[index]) for index, message in enumerate(messages)]
+        key_of = range(len(messages) + 1) if keys is None else keys
+        entries = [to_entry(key_of[index], message, cost_of[index]) for index, message in enumerate(messages)]
         front = 0 if summary is None else summary + 1
+        digest = None if summary is None else entries[summary]
         return cls(
             window,
             entries[front:],
-            next_key=len(entries),
+            next_key=key_of[len(entries)],
             pinned=entries[0] if summary else None,
-            summary=None if summary is None else entries[summary],
-            systems=[each for each in entries if each.type == MessageType.SYSTEM and each.key != summary],
+            summary=digest,
+            systems=[each for each in entries if each.type == MessageType.SYSTEM and each is not digest],
             total=None if costs is None else window.overhead + sum(costs),
         )
 

@@ -49,7 +49,7 @@ def to_messages(messages: Iterable[ChatMessage], rules: Rules = OPENAI) -> list[
                 sent += [*_from_user(files, rules), *_sent(message, rules)]
                 files = []
         except ValueError as exc:
-            raise InvalidRequestError(f"messages[{index}] cannot be sent to OpenAI's API: {exc}") from None
+            raise InvalidRequestError(f"messages[{index}] cannot be sent to OpenAI's API: {exc}", index=index) from None
     return [*sent, *_from_user(files, rules)]
 
 

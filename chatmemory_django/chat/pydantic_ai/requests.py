@@ -40,7 +40,7 @@ def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = ST
     """
     sent: list[ModelMessage] = []
     for index, message in enumerate(messages):
-        for each in _sent(message, model, rules, f"messages[{index}]"):
+        for each in _sent(message, model, rules, index):
             if sent and isinstance(each, ModelRequest) and isinstance(sent[-1], ModelRequest):
                 sent[-1] = ModelRequest([*sent[-1].parts, *each.parts])
             else:
@@ -78,7 +78,7 @@ def to_settings(request: ChatRequest, defaults: Mapping[str, Any]) -> ModelSetti
     return cast("ModelSettings", found)
 
 
-def _sent(message: ChatMessage, model: Model, rules: Rules, where: str) -> list[ModelMessage]:
+def _sent(message: ChatMessage, model: Model, rules: Rules, index: int) -> list[ModelMessage]:
     match message:
         case CustomMessage():
             return []
@@ -95,7 +95,9 @@ def _sent(message: ChatMessage, model: Model, rules: Rules, where: str) -> list[
     if isinstance(message, UserMessage | ToolExecutionResultMessage):
         content = made[0]["parts"][0]["content"] if made else []
         if isinstance(content, list) and len(content) < len(message.contents):
-            raise InvalidRequestError(f"{where} has a file without its content, its URL or its type; give them.")
+            raise InvalidRequestError(
+                f"messages[{index}] has a file without its content, its URL or its type; give them.", index=index
+            )
     return ModelMessagesTypeAdapter.validate_python(made)
 
 

@@ -50,6 +50,7 @@ MAX_READS = 8
 """How often a memory is read that is to be filled again, if other writers change it between the two queries."""
 
 _payload = itemgetter(Row._fields.index("payload"))
+_sequence = itemgetter(Row._fields.index("sequence"))
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -125,7 +126,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         conversation = snapshot if snapshot is None or sees_committed(connection) else snapshot.state.id
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
-        eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows))
+        keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
+        eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
         return Reading(eviction, conversation)
 
     def _read_filled(
@@ -154,7 +156,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Return the *messages* of *rows*, which are like ``Row``, with their files."""
         if not any(map(keeps_references, filter(None, map(_payload, rows)))):
             return messages
-        sequences = [row[Row._fields.index("sequence")] for row in rows]
+        sequences = list(map(_sequence, rows))
         place = ConversationKey(
             rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message)
         )
