@@ -26,25 +26,26 @@ pytest.importorskip("mistralai")
 pytest.importorskip("pydantic_ai")
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ChatModelError
+from chatmemory_django.chat.model import ChatModelError, InvalidRequestError
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import TextContent, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.forking import fork
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.acceptance.vendors import foreign
 from tests.acceptance.vendors.clients import MODELS
-from tests.acceptance.vendors.histories import Site
-from tests.acceptance.vendors.rules import VENDORS, merged
+from tests.acceptance.vendors.histories import MEMORIES, OWN_IDS, Site, look
+from tests.acceptance.vendors.rules import SYSTEM, VENDORS, merged
 from tests.acceptance.vendors.server import Vendors, vendors
-from tests.acceptance.vendors.turns import READERS, Turn
+from tests.acceptance.vendors.turns import READERS, Asked, Turn
+from tests.acceptance.vendors.wire import Answer
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.slow,
 ]
 
-REQUESTS = 400
+REQUESTS = 300
 
 
 @pytest.fixture
@@ -62,11 +63,45 @@ def test_any_history_is_accepted_by_any_vendor(server: Vendors, tmp_path: Path):
     assert {*server.counts} == {*VENDORS}
 
 
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_chat_is_carried_through_all_vendors_and_back(server: Vendors, memory):
+    """With a call in each answer, the thinking before it, and a file of each kind that the vendor takes."""
+    asked = [(vendor, client(vendor, server)) for vendor, client in MODELS if VENDORS[vendor].template is None]
+    assert {vendor for vendor, _ in asked} == {vendor for vendor, each in VENDORS.items() if each.template is None}
+    server.script = looks_once
+
+    for number, (vendor, model) in enumerate([*asked, *reversed(asked)]):
+        question = [TextContent(f"Question {number}"), *(foreign.FILES[kind] for kind in sorted(VENDORS[vendor].files))]
+        assistant = Assistant(model, memory=memory, system_message=f"{SYSTEM} Today is day {number}.", tools=[look])
+        assert assistant.chat("carried", UserMessage(question)) == "Nothing is there."
+
+    assert server.refused == []
+
+
+def looks_once(vendor: str, asked: Asked) -> Answer:
+    if asked.turns[-1].results:
+        return Answer("Nothing is there.", thinking="So I looked.")
+    return Answer("I look.", ((OWN_IDS[vendor](Random(4)), "look", '{"where": "there"}'),), "Where is it?")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model[0]}-{model[1].__name__}")
+def test_a_question_with_a_file_that_a_model_does_not_take_is_refused_before_it_is_asked(server: Vendors, model):
+    vendor, client = model
+    assistant = Assistant(client(vendor, server))
+
+    for kind in sorted({*foreign.FILES} - VENDORS[vendor].files):
+        with pytest.raises(InvalidRequestError, match=kind):
+            assistant.chat("refused", UserMessage([TextContent("Look!"), foreign.FILES[kind]]))
+
+    assert server.counts == {}
+    assert assistant.chat("refused", "And now?") == "Well."
+
+
 def test_another_process_sends_the_same(server: Vendors, tmp_path: Path):
     site = Site(Random(2), server, tmp_path)
-    site.run(50)
+    site.run(30)
 
-    command = [sys.executable, "-m", "tests.acceptance.vendors", "--requests", "50", "--seed", "2"]
+    command = [sys.executable, "-m", "tests.acceptance.vendors", "--requests", "30", "--seed", "2"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "1"})
 
     assert f"SHA-256 of what was sent: {server.digest.hexdigest()}" in done.stdout
