@@ -209,7 +209,7 @@ class InvalidRequestError(ChatModelError):
     """
     The server rejected the request; sending it again will fail again.
 
-    *server_text* is what the server said about it, and may repeat messages: keep it out of logs. *index* is the
+    *server_text* is what the server wrote about it, and may repeat messages: keep it out of logs. *index* is the
     position of the message that it names among those of the request, and *sequence* that of the message in the
     conversation, if an assistant has asked; None if that is not known.
     """
@@ -225,7 +225,7 @@ class InvalidRequestError(ChatModelError):
         if self.sequence is not None:
             text += f" It is about the message {self.sequence} of the conversation."
         if self.server_text:
-            text += " What it said is in server_text; if that is a rule of the vendor's, give the model such rules."
+            text += " What it wrote is in server_text; if that is a rule of the vendor's, give the model such rules."
         return text
 
 

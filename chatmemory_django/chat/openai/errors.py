@@ -33,7 +33,7 @@ FILTER_CODES = {"content_filter", "content_policy_violation"}
 CONTEXT_WORDS = "maximum context length"
 """Part of the messages of vLLM and OpenRouter, which have no code for too many tokens."""
 
-POSITION = re.compile(r"messages\W{1,2}(\d{1,6})")
+POSITION = re.compile(r".*?messages\W{1,2}(\d{1,6})", re.DOTALL)
 """How servers name a message: ``messages[3]``, ``messages.3.content``."""
 
 
@@ -102,7 +102,7 @@ def _error_of_status(exc: openai.APIStatusError) -> ChatModelError:
 
 def _position(exc: openai.OpenAIError) -> int | None:
     """Return the position of the message that the server has named."""
-    named = POSITION.search(f"{getattr(exc, 'param', '')} {exc}")
+    named = POSITION.match(f"{getattr(exc, 'param', '')} {exc}")
     return None if named is None else int(named[1])
 
 

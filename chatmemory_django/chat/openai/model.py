@@ -20,7 +20,7 @@ from chatmemory_django.formats.openai_files import AUDIO_TYPES
 from chatmemory_django.messages import AiMessage
 
 OPENAI_URL = "https://api.openai.com/v1"
-"""Where the client finds the server, unless it is told another."""
+"""The server that the client asks, unless it is given another one."""
 
 
 class OpenAiChatModel(ChatModel):
@@ -174,6 +174,7 @@ def _expressible(rules: Rules) -> Rules:
     """Return *rules* without what chat completions have no words for."""
     return replace(
         rules,
+        user_after_result=rules.user_after_result and not rules.alternates,  # the files of a result are a user's
         files=rules.files - {"video"},
         linked=rules.linked & {"image"},
         audio_types=frozenset(AUDIO_TYPES.values()),

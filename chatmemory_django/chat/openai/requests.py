@@ -113,8 +113,8 @@ def _files(message: ToolExecutionResultMessage) -> list[dict[str, Any]]:
 def _from_user(parts: list[dict[str, Any]], rules: Rules) -> list[dict[str, Any]]:
     if not parts:
         return []
-    between = [] if rules.user_after_result else [message_to_openai(AiMessage("OK"))]
-    return [*between, {"role": "user", "content": parts}]
+    before = [] if rules.user_after_result else [message_to_openai(AiMessage("OK"))]
+    return [*before, {"role": "user", "content": parts}]
 
 
 def _function(tool: ToolSpecification, strict: bool) -> dict[str, Any]:

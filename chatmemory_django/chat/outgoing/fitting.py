@@ -127,7 +127,7 @@ def for_vendor(messages: Sequence[tuple[int, ChatMessage]], rules: Rules, *, beg
     A file that the model does not take becomes a note. If it is a user's, in a message from the sequence *begun* on, it
     is what is ``unsupported``.
     """
-    if _is_plain(messages, rules):
+    if _are_turns(messages, rules):
         return Outgoing([message for _, message in messages], [sequence for sequence, _ in messages])
     return _Fitting(rules, begun).of(messages)
 
@@ -148,7 +148,7 @@ def as_object(arguments: str | None) -> str:
     return arguments
 
 
-def _is_plain(messages: Sequence[tuple[int, ChatMessage]], rules: Rules) -> bool:
+def _are_turns(messages: Sequence[tuple[int, ChatMessage]], rules: Rules) -> bool:
     """Return whether *messages* are texts of a user and answers in turn, behind one system message: all accept that."""
     is_users_turn = True if rules.begins_with_user else None
     for index, (_, message) in enumerate(messages):

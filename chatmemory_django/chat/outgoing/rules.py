@@ -168,15 +168,15 @@ HOSTS = {
 """The profiles of vendors' own servers, by the end of the host's name."""
 
 NAMES = {
-    re.compile("claude"): ANTHROPIC,
-    re.compile("gemini"): GEMINI,
-    re.compile("[sx]tral"): MISTRAL,
-    re.compile("gpt-oss|qwen|qwq|gemma|llama|glm|command-|cohere|[:/]"): OPEN_MODEL,
-    re.compile("^(chat)?gpt-|^o[1-9]"): OPENAI,
-    re.compile("^deepseek-"): DEEPSEEK,
-    re.compile("^kimi-|^moonshot-"): MOONSHOT,
+    re.compile(".*claude"): ANTHROPIC,
+    re.compile(".*gemini"): GEMINI,
+    re.compile(".*[sx]tral"): MISTRAL,
+    re.compile(".*(gpt-oss|qwen|qwq|gemma|llama|glm|command-|cohere|[:/])"): OPEN_MODEL,
+    re.compile("(chat)?gpt-|o[1-9]"): OPENAI,
+    re.compile("deepseek-"): DEEPSEEK,
+    re.compile("kimi-|moonshot-"): MOONSHOT,
 }
-"""The profiles of models behind other servers, by what their names have: the first that is found decides."""
+"""The profiles of models behind other servers, by the beginning of the name: the first that matches decides."""
 
 
 def rules_of(model_name: str, base_url: str | None = None) -> Rules:
@@ -186,4 +186,4 @@ def rules_of(model_name: str, base_url: str | None = None) -> Rules:
         if host == end or host.endswith(f".{end}"):
             return rules
     name = model_name.lower()
-    return next((rules for pattern, rules in NAMES.items() if pattern.search(name)), STRICTEST)
+    return next((rules for pattern, rules in NAMES.items() if pattern.match(name)), STRICTEST)

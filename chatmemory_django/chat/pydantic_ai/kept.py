@@ -50,7 +50,7 @@ def to_response(message: AiMessage, model: Model, rules: Rules = STRICTEST) -> M
     kept = message.attributes.get(VENDOR_ATTRIBUTE)
     if not isinstance(kept, Mapping):
         return None
-    if _said(_message(dict(kept))) != _said(message):
+    if _content(_message(dict(kept))) != _content(message):
         return None
     try:
         [response] = ModelMessagesTypeAdapter.validate_python([dict(kept)])
@@ -61,8 +61,8 @@ def to_response(message: AiMessage, model: Model, rules: Rules = STRICTEST) -> M
     return replace(response, parts=list(_fitted(response.parts, message, rules)))
 
 
-def _said(message: AiMessage) -> tuple[str, list[tuple[str | None, str]]]:
-    """Return what *message* says, whatever was done to make it fit."""
+def _content(message: AiMessage) -> tuple[str, list[tuple[str | None, str]]]:
+    """Return the text and the calls of *message*, whatever was done to make it fit."""
     text = message.text or ""
     calls = [(call.name, as_object(call.arguments)) for call in message.tool_execution_requests]
     return "" if text.isspace() else text, calls

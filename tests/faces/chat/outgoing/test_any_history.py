@@ -39,7 +39,7 @@ TEXTS = ["Hello", "", "\n\n", " ", "\xa0", "Yes."]
 
 calls = st.builds(ToolExecutionRequest, st.sampled_from(IDS), st.sampled_from(NAMES), st.sampled_from(ARGUMENTS))
 contents = st.one_of(st.builds(TextContent, st.sampled_from(TEXTS)), strategies.contents(storable=True))
-said = st.one_of(
+messages = st.one_of(
     st.builds(SystemMessage, st.sampled_from(["Be brief.", "Be kind.", "\xa0"])),
     st.builds(
         UserMessage,
@@ -67,7 +67,7 @@ said = st.one_of(
     ),
     strategies.messages(storable=True),
 )
-histories = st.lists(said, max_size=14).map(lambda messages: list(enumerate(messages, start=3)))
+histories = st.lists(messages, max_size=14).map(lambda given: list(enumerate(given, start=3)))
 
 
 def rules_of(profile: str) -> outgoing.Rules:
@@ -126,8 +126,8 @@ class TestAnyHistory:
 
         made = calls_of(after)
         assert made == calls_of(before)[len(calls_of(before)) - len(made) :]
-        said_after, said_before = words_of(after), words_of(before)
-        assert said_after == [] or said_before[-len(said_after) :] == said_after
+        words_after, words_before = words_of(after), words_of(before)
+        assert words_after == [] or words_before[-len(words_after) :] == words_after
 
 
 def words_of(messages: list[ChatMessage]) -> list[str]:

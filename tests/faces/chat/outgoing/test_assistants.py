@@ -135,14 +135,14 @@ class TestFiles:
         assert bot.model.sent[0][0].contents[1] == TextContent("[image (image/png, 8 bytes) left out]")
         assert PICTURE in bot.chat_memory("c").messages()[0].contents
 
-    def test_the_answer_to_a_stored_question_is_made_anew_with_a_note(self):
+    def test_the_answer_to_a_stored_question_is_made_again_with_a_note(self):
         Assistant(Model(OPENAI, "A cat.")).chat("c", UserMessage([TextContent("What is it?"), PICTURE]))
         bot = Assistant(Model(DEEPSEEK, "I do not see it."))
 
         assert bot.chat("c", None, after=1) == "I do not see it."
 
     @asynchronous
-    async def test_http_says_415(self, chat):  # noqa: F811
+    async def test_over_http_it_is_415(self, chat):  # noqa: F811
         client: Chat = chat(Model(DEEPSEEK, "Yes."))
         picture = {"type": "file", "mediaType": "image/png", "url": f"data:image/png;base64,{PNG}"}
         message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "See:"}, picture]}
@@ -156,7 +156,7 @@ class TestFiles:
 
 
 class TestTools:
-    def test_bedrock_is_told_of_tools_that_are_gone_and_calling_one_is_an_error(self):
+    def test_bedrock_is_given_tools_that_are_gone_and_calling_one_is_an_error(self):
         first = Assistant(Model(BEDROCK, calling(("a", "look", "{}")), "Nothing."), tools=[look])
         first.chat("c", "Look!")
         second = Assistant(Model(BEDROCK, calling(("b", "look", "{}")), "It is gone."))
@@ -251,7 +251,7 @@ class TestThinking:
 
 
 class TestErrors:
-    def test_it_says_which_message_the_server_does_not_accept_and_what_to_do(self, server: ModelServer):
+    def test_it_names_the_message_that_the_server_does_not_accept_and_what_to_do(self, server: ModelServer):
         server.reply_json(refusal(message="SECRET is not fine.", param="messages[1].content"), 400)
         model = OpenAiChatModel("gpt-test", base_url=server.url, api_key="key", max_retries=0)
         bot = Assistant(model, system_message="Be brief.")
@@ -264,14 +264,14 @@ class TestErrors:
         assert "SECRET is not fine." in caught.value.server_text
         assert str(caught.value) == (
             "The model's server rejected the request: status 400. It is about the message 1 of the conversation. "
-            "What it said is in server_text; if that is a rule of the vendor's, give the model such rules."
+            "What it wrote is in server_text; if that is a rule of the vendor's, give the model such rules."
         )
 
     def test_claudes_text_is_there_too(self, server: ModelServer):
         claude = SERVERS["anthropic"]
         claude.refuse(server, 400, "invalid_request_error", "messages.0: SECRET")
 
-        with pytest.raises(InvalidRequestError, match=r"status 400\. What it said is in server_text") as caught:
+        with pytest.raises(InvalidRequestError, match=r"status 400\. What it wrote is in server_text") as caught:
             chat_model(claude, server, max_retries=0).chat("Hi.")
 
         assert "messages.0: SECRET" in caught.value.server_text

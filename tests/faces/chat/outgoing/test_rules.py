@@ -325,14 +325,14 @@ class TestResults:
 
 
 class TestToolsThatAreGone:
-    def test_bedrock_is_told_of_the_tools_in_the_history(self):
+    def test_bedrock_is_given_those_of_the_history(self):
         assert fit(BEDROCK, Q, calling(call(), call("b", "find")), result(), result("b", "find")).tools == (
             "add",
             "find",
         )
 
     @all_but("Bedrock")
-    def test_others_need_not_be_told(self, rules):
+    def test_others_are_given_none(self, rules):
         assert fit(rules, Q, calling(call()), result()).tools == ()
 
 
