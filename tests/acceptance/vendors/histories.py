@@ -52,7 +52,7 @@ ORDINARY = (
     QuestionTooLongError,
     TooManyRoundsError,
 )
-"""How an act may end besides with an answer, whoever is asked."""
+"""How an act may end besides with an answer, at any vendor."""
 
 PROMPTS = (f"{SYSTEM} Be brief.", f"{SYSTEM} Be brief.", f"{SYSTEM} Be kind.", f"{SYSTEM} It is noon.", None)
 
@@ -112,7 +112,7 @@ CALLS = (
     ("refund", '{"amount": 3}'),
     ("gone", "{}"),
 )
-"""What models call; they also get arguments wrong, and call what there is not."""
+"""What models call; they also get arguments wrong, and call tools that are unknown."""
 
 
 def _summary(before: str | None, messages: list[Any]) -> str:

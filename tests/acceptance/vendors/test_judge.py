@@ -70,7 +70,7 @@ def loop(vendor: str, **call: Any) -> Asked:
 
 
 def breaking(rule: str, vendor: str) -> Asked:
-    """Return a request that is good, but for *rule*."""
+    """Return a request that is good except for *rule*."""
     api, tools = VENDORS[vendor].api, ("look",)
     match rule, api:
         case "parts", _:
