@@ -57,7 +57,7 @@ BY_OPENAI = {
 
 
 def by_openai(vendor: str, vendors: Vendors) -> ChatModel:
-    """Return the site's model of *vendor* that uses OpenAI's client. The site states which files an open model takes."""
+    """Return the site's model of *vendor* that uses OpenAI's client; the site knows the files of an open model."""
     name, url = BY_OPENAI[vendor], vendors.url(vendor, "/v1")
     rules = replace(rules_of(name), files=VENDORS[vendor].files) if vendor in OPEN else None
     return OpenAiChatModel(name, base_url=url, api_key=KEY, max_retries=0, rules=rules)
