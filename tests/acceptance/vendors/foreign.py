@@ -130,13 +130,13 @@ def _called(random: Random) -> list[ChatMessage]:
         )
         for _ in range(random.choice([1, 1, 2, 3]))
     ]
-    said = AiMessage(random.choice([None, text(random)]), "Hm." if random.random() < 0.2 else None, calls)
+    answer = AiMessage(random.choice([None, text(random)]), "Hm." if random.random() < 0.2 else None, calls)
     results: list[ChatMessage] = [_result(random, call) for call in calls if random.random() < 0.9]
     if random.random() < 0.2:
         random.shuffle(results)
     if random.random() < 0.2:
         results.insert(random.randint(0, len(results)), random.choice([_from_user, _answer, _system])(random)[0])
-    return [said, *results]
+    return [answer, *results]
 
 
 def _result(random: Random, call: ToolExecutionRequest) -> ToolExecutionResultMessage:
@@ -219,14 +219,14 @@ def _llama_index(message: ChatMessage) -> list[Any]:
     def item(role: str, *blocks: dict[str, Any], **others: Any) -> list[Any]:
         return [{"role": role, "additional_kwargs": others, "blocks": list(blocks)}]
 
-    def said(text: str) -> dict[str, Any]:
+    def block(text: str) -> dict[str, Any]:
         return {"block_type": "text", "text": text}
 
     match message:
         case SystemMessage():
-            return item("system", said(message.text))
+            return item("system", block(message.text))
         case UserMessage():
-            return item("user", said(_text_of(message)))
+            return item("user", block(_text_of(message)))
         case AiMessage():
             calls: list[dict[str, Any]] = [
                 {
@@ -237,10 +237,10 @@ def _llama_index(message: ChatMessage) -> list[Any]:
                 }
                 for call in message.tool_execution_requests
             ]
-            return item("assistant", said(message.text or ""), *calls)
+            return item("assistant", block(message.text or ""), *calls)
         case ToolExecutionResultMessage():
-            return item("tool", said(_text_of(message)), tool_call_id=message.id or "", name=message.tool_name)
-    return item("chatbot", said("noted"))
+            return item("tool", block(_text_of(message)), tool_call_id=message.id or "", name=message.tool_name)
+    return item("chatbot", block("noted"))
 
 
 _WRITERS: dict[str, Callable[[ChatMessage], list[Any]]] = {

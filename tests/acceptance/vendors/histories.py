@@ -224,10 +224,12 @@ class Site:
         self._asked(chat, vendor, way, UserMessage("Tell me."), pieces=self.random.randint(1, 4))
 
     def regenerate(self, chat: Chat) -> None:
-        questions = self._history(chat, MessageType.USER)
-        if questions:
-            row = self.random.choice(questions[-3:])
-            vendor, way = self._who_takes(foreign.kinds_in(row.chat_message))
+        """Ask once more after a question, or after an answer, which no vendor goes on writing."""
+        rows = [row for row in self._history(chat) if row.type in {MessageType.USER, MessageType.AI}]
+        if rows:
+            row = self.random.choice(rows[-4:])
+            questions = [each.chat_message for each in rows[: rows.index(row) + 1] if each.type == MessageType.USER]
+            vendor, way = self._who_takes(foreign.kinds_in(questions[-1]) if questions else set())
             self._asked(chat, vendor, way, None, after=row.sequence)
 
     def resume(self, chat: Chat) -> None:

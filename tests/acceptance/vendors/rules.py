@@ -90,7 +90,7 @@ def one_system(asked: Asked) -> Iterator[str]:
 
 
 def system_apart(asked: Asked) -> Iterator[str]:
-    """The prompt has a field of its own: among the turns it is what some user has said."""
+    """The prompt has a field of its own: among the turns it is a text of some user."""
     for index, turn in enumerate(asked.turns):
         if turn.role not in {"user", "assistant"}:
             yield f"turn {index} has the role {turn.role!r}"
@@ -121,8 +121,8 @@ def last_is_not_the_assistants(asked: Asked) -> Iterator[str]:
 
 
 def roles_alternate(asked: Asked) -> Iterator[str]:
-    said = [turn.role for turn in asked.turns if turn.role != "system"]
-    for index, (before, role) in enumerate(pairwise(said), 1):
+    roles = [turn.role for turn in asked.turns if turn.role != "system"]
+    for index, (before, role) in enumerate(pairwise(roles), 1):
         if before == role:
             yield f"turns {index - 1} and {index} are both the {role}'s"
 
