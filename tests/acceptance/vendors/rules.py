@@ -65,7 +65,7 @@ def signed(vendor: str, text: str) -> str:
     """
     Return the signature of a thought: only its vendor makes it, and only of this text.
 
-    Claude's are good on each platform, as Anthropic says.
+    Claude's are good on each platform, by its documentation.
     """
     vendor = "claude" if vendor in {"anthropic", "bedrock-claude"} else vendor
     if vendor == "gemini":
@@ -245,7 +245,7 @@ def results_follow_calls(asked: Asked) -> Iterator[str]:
             yield f"turn {index} stands where results of {waiting} must be"
         waiting = [call.id for call in turn.calls]
         if len(set(waiting)) < len(waiting):
-            yield f"turn {index} has an id twice, so no result tells which call it is of"
+            yield f"turn {index} has an id twice, so no result shows which call it is of"
 
 
 def a_result_for_each_call(asked: Asked) -> Iterator[str]:
@@ -462,7 +462,7 @@ _MISTRAL: dict[str, Check] = {
 
 
 def _open(template: str, files: frozenset[str] = frozenset(), **rules: Check) -> Vendor:
-    """Return an open model behind a server with OpenAI's API: its template says the rest."""
+    """Return an open model behind a server with OpenAI's API: its template has the other rules."""
     own = {"arguments": arguments_are_json, "results": results_follow_calls, "files": takes(files)}
     return Vendor("chat", {"parts": known_parts, **own, **rules}, files, template)
 

@@ -1,4 +1,4 @@
-"""A server that speaks as each vendor does, refuses what the vendor would refuse, and else answers what it is told."""
+"""A server that speaks as each vendor does, refuses what the vendor would refuse, and otherwise answers as scripted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.acceptance.vendors.wire import Answer, refusal, reply
 from tests.faces.chat.server import Reply, Request, serving
 
 Script: TypeAlias = Callable[[str, Asked], Answer]
-"""What a vendor's model says to a request."""
+"""What a vendor's model answers to a request."""
 
 
 def judge(name: str, body: Json) -> list[Violation]:

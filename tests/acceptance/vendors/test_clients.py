@@ -27,7 +27,7 @@ ASKED = ChatRequest(
 )
 CALLS = (("abcdefgh1", "look", '{"where": "here"}'), ("abcdefgh2", "look", "{}"))
 THINKING = {"responses", "anthropic", "gemini", "bedrock-claude", "deepseek", "moonshot"}
-"""The vendors whose API tells what a model has thought."""
+"""The vendors whose API returns what a model has thought."""
 
 
 def streamed(model: ChatModel, asked: ChatRequest) -> ChatEvent:

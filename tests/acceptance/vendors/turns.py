@@ -64,7 +64,7 @@ Part: TypeAlias = Text | Thinking | Call | Result | File | CachePoint | Unknown
 @dataclass(frozen=True)
 class Turn:
     role: str
-    """system, user, assistant or tool, or what else the request says."""
+    """system, user, assistant or tool, or what the request has instead."""
     parts: tuple[Part, ...]
     name: str | None = None
 

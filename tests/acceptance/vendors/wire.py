@@ -21,7 +21,7 @@ INPUT, OUTPUT = USAGE["prompt_tokens"], USAGE["completion_tokens"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says: *thinking* in the vendor's form and signed by it, a *text*, *calls*."""
+    """What a model answers: *thinking* in the vendor's form and signed by it, a *text*, *calls*."""
 
     text: str | None = None
     calls: tuple[Call, ...] = ()
