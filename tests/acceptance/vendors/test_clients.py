@@ -7,13 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("anthropic")
-pytest.importorskip("boto3")
-pytest.importorskip("google.genai")
-pytest.importorskip("jinja2")
-pytest.importorskip("mistralai")
-pytest.importorskip("pydantic_ai")
-
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, InvalidRequestError, ToolSpecification
 from chatmemory_django.messages import SystemMessage, UserMessage
 from tests.acceptance.vendors.clients import MODELS

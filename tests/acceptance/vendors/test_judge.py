@@ -11,11 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("anthropic")
-pytest.importorskip("google.genai")
-pytest.importorskip("jinja2")
-pytest.importorskip("pydantic_ai")
-
 from tests.acceptance.vendors.bodies import body_of
 from tests.acceptance.vendors.rules import SYSTEM, VENDORS, signed
 from tests.acceptance.vendors.server import Vendors, judge, vendors

@@ -18,13 +18,6 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("anthropic")
-pytest.importorskip("boto3")
-pytest.importorskip("google.genai")
-pytest.importorskip("jinja2")
-pytest.importorskip("mistralai")
-pytest.importorskip("pydantic_ai")
-
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatModelError, InvalidRequestError
 from chatmemory_django.memory import MessageWindowChatMemory
