@@ -52,6 +52,7 @@ NO_TEXT = TextContent("[no text]")
 """What a message has in place of blank texts alone."""
 
 BESIDE_PDF = TextContent("[a PDF file]")
+"""What stands beside a PDF file where there is no text."""
 
 REASONING = "[The reasoning is not known.]"
 """What is sent as the thinking of an answer that another vendor has given."""

@@ -30,7 +30,6 @@ from chatmemory_django.chat.model import (
     ToolChoice,
     UnavailableError,
 )
-from chatmemory_django.chat.outgoing.fitting import BEGINNING
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.db.threads import in_background
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -153,7 +152,7 @@ class TestMemory:
         for number in range(3):
             ask(assistant, "c", str(number))
 
-        assert model.sent[2] == [BEGINNING, AiMessage("Yes."), UserMessage("2")]
+        assert model.sent[2] == [AiMessage("Yes."), UserMessage("2")]
 
     def test_memory_options_override_the_settings(self, ask):
         model = ScriptedModel("Yes.")

@@ -525,7 +525,7 @@ class TestErrors:
         await client.say("Hi.")
         await client.say("And now?")
 
-        assert client.model.sent[1] == [UserMessage("Hi.\n\nAnd now?")]
+        assert client.model.sent[1] == [UserMessage("Hi."), UserMessage("And now?")]
 
     @pytest.mark.parametrize(
         ("body", "status", "text"),
