@@ -127,6 +127,14 @@ def roles_alternate(asked: Asked) -> Iterator[str]:
             yield f"turns {index - 1} and {index} are both the {role}'s"
 
 
+def user_and_assistant_in_turn(asked: Asked) -> Iterator[str]:
+    """Gemma 3's and Cohere's templates know no other roles, so not even the results of tools."""
+    roles = [turn.role for turn in asked.turns if turn.role != "system"]
+    for index, role in enumerate(roles):
+        if role != ("assistant" if index % 2 else "user"):
+            yield f"turn {index} is the {role}'s: roles must alternate user/assistant/user/assistant/..."
+
+
 def no_user_after_tool(asked: Asked) -> Iterator[str]:
     for index, (before, turn) in enumerate(pairwise(asked.turns), 1):
         if (before.role, turn.role) == ("tool", "user"):
@@ -461,6 +469,9 @@ _MISTRAL: dict[str, Check] = {
 }
 
 
+_TWO_ROLES: dict[str, Check] = {"parts": known_parts, "system": one_system, "roles": user_and_assistant_in_turn}
+
+
 def _open(template: str, files: frozenset[str] = frozenset(), **rules: Check) -> Vendor:
     """Return an open model behind a server with OpenAI's API: its template has the other rules."""
     own = {"arguments": arguments_are_json, "results": results_follow_calls, "files": takes(files)}
@@ -523,12 +534,12 @@ VENDORS = {
     "qwen3": _open("qwen3", system=one_system),
     "qwen3.6": _open("qwen3_6", IMAGES, system=one_system),
     "qwen3.8": _open("qwen3_8", IMAGES, system=one_system),
-    "gemma3": _open("gemma3", IMAGES, system=one_system),
+    "gemma3": Vendor("chat", {**_TWO_ROLES, "files": takes(IMAGES)}, IMAGES, "gemma3"),
     "gemma4": _open("gemma4_v5", IMAGES),
     "llama3.1": _open("llama3_1"),
     "gpt-oss": _open("gptoss"),
     "glm4": _open("glm4moe"),
     "deepseek-v3": _open("deepseekv3"),
-    "cohere": _open("cohere2", system=one_system),
+    "cohere": Vendor("chat", {**_TWO_ROLES, "files": takes(frozenset())}, template="cohere2"),
 }
 """The columns of the table, and of the last one each open model whose template there is."""
