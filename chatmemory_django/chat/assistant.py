@@ -125,7 +125,7 @@ class Assistant:
         QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
         UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
-        BusyError: Another answer is in progress in the conversation.
+        BusyError: Another answer is in progress in the conversation; it may have begun while the model was asked.
         ApprovalRequiredError: The answer waits for approvals, see above.
         NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
@@ -413,7 +413,8 @@ class Assistant:
         if any(tool.needs_approval for tool in self.tools.values()):
             django_store(memory)
         lease.check(memory)
-        memory.reserved_tokens = self._reserved_tokens(memory.window())
+        if self.tools:
+            memory.reserved_tokens = self._reserved_tokens(memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:
             exchange = self._begun(memory, message, options, answer, lease, may)
@@ -434,13 +435,13 @@ class Assistant:
         self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
     ) -> Exchange:
         ledger = Ledger(self.model, memory, options.get("owner"))
-        fence = lease.take(memory) if self.tools or isinstance(message, Resume) else lease.fence
+        takes = isinstance(message, Resume) or (bool(self.tools) and self._may_go_on(message, options))
+        fence = lease.take(memory) if takes else lease.fence
         exchange = partial(
             Exchange,
             memory,
             ledger,
-            lease.take,
-            fence,
+            lease,
             model=self.model,
             is_early=self._is_early(options),
             tools=self._specifications,
@@ -464,6 +465,14 @@ class Assistant:
         ledger.check()
         begun = None if question.stored is None else question.stored.begun()
         return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
+
+    def _may_go_on(self, message: UserInput, options: ChatOptions) -> bool:
+        """
+        Return whether something may be stored of the question already, or is stored before the model is asked: then the
+        conversation is taken first, and otherwise once the model calls a tool.
+        """
+        named = options.get("client_message_id") or options.get("answer_id") or options.get("after") is not None
+        return bool(named) or message is None or self._is_early(options)
 
     def _resume(
         self, memory: ChatMemory, resumed: Resumed, exchange: Callable[..., Exchange], options: ChatOptions

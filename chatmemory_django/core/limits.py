@@ -6,6 +6,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -136,6 +137,7 @@ def checked_client_message_id(client_message_id: str | None, where: str) -> str 
     return _checked_characters(where, client_message_id)
 
 
+@lru_cache  # each window asks for it
 def checked_counter(name: object) -> str:
     """
     Return *name*, the name of an estimator, under which its counts are stored.

@@ -346,7 +346,9 @@ class Eviction:
     def entries(self) -> list[Entry]:
         """Return the entries in the memory, in order. This reads everything that is stored."""
         self._front.extend(self._stored)
-        rest = [entry for entry in (*self._front, *self._new) if entry.key not in self._gone]
+        rest = [*self._front, *self._new]
+        if self._gone:
+            rest = [entry for entry in rest if entry.key not in self._gone]
         return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *rest]
 
     def messages(self) -> list[ChatMessage]:

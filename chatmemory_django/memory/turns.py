@@ -72,6 +72,8 @@ class Turn:
         """The keys of what is stored of the turn, in the order in which it was added."""
         self.fence: int | None = None
         """The conversation's fence when the turn has taken it; with another one, nothing of the turn is stored."""
+        self.seen_fence: int | None = None
+        """The conversation's fence when the turn began; None if the store has none."""
         self._seen: Eviction | None = None
         self._conversation: object = None
         self._unseen: list[ChatMessage] = [] if begun is None else list(begun.messages)
@@ -90,7 +92,7 @@ class Turn:
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
         memory, window = self._memory, self._memory.window()
-        self._seen, self._conversation = (
+        self._seen, self._conversation, self.seen_fence = (
             memory.store.read_memory(memory.id, window)
             if self.earlier is None
             else memory.store.read_memory_after(memory.id, window, self.earlier)

@@ -85,6 +85,8 @@ class Reading(NamedTuple):
     eviction: Eviction
     conversation: object = None
     """Identifies this conversation among later ones with the same memory id; None if there is none."""
+    fence: int | None = None
+    """What ``append_messages`` may be given as *fence*; None if the store has none."""
 
 
 class ConversationErasedError(RuntimeError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +15,8 @@ from chatmemory_django.core.shortening import shortened
 from chatmemory_django.core.tool_calls import UNKNOWN, in_order_of_calls
 from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, TextContent, ToolExecutionResultMessage, UserMessage
+
+SYSTEM, AI, RESULT = MessageType.SYSTEM, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT
 
 RESULTS_PER_WINDOW = 4
 """
@@ -45,18 +49,23 @@ class SentWindow(Window):
         extra = sum(map(self._extra, messages)) if self.counts_tokens else 0
         return super().total(messages) + self._added + extra
 
-    def cost_of(self, entry: Entry, message: ChatMessage) -> int:
-        """Return the cost of *message*, which *entry* has as *window* counts it."""
-        if entry.cost is None or not self.counts_tokens:
-            return self.cost(message)
-        return entry.cost + self._extra(message)
+    def parts(self, memory: Iterable[Entry]) -> list[Part]:
+        """Return the parts that the entries of *memory* are, whose costs are as *window* counts them."""
+        counted, extra = self.counts_tokens, self._extra
+        return [
+            Part(entry.key, message, cost + extra(message) if entry.type == AI else cost)
+            if counted and (cost := entry.cost) is not None
+            else Part(entry.key, message, self.cost(message))
+            for entry in memory
+            if (message := entry.message) is not None
+        ]
 
     def tokens(self, result: ChatMessage) -> int:
         """Return the tokens of *result*; a window of messages counts its characters."""
         return self.cost(result) if self.counts_tokens else sum(map(len, texts_of(result))) // CHARACTERS_PER_TOKEN
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """A message as it is sent."""
 
     key: int
@@ -68,6 +77,13 @@ class Part(msgspec.Struct):
     """The stored result, if a shortened one is sent, ..."""
     of: int = 0
     """... and its tokens."""
+
+
+class Shortened(NamedTuple):
+    """How many tokens of a result are *sent*, and how many it has."""
+
+    sent: int
+    of: int
 
 
 class Arranged:
@@ -84,21 +100,22 @@ class Arranged:
         self.window = window
         self.begun = begun
         self.context_cost = 0
-        parts = [
-            Part(each.key, each.message, window.cost_of(each, each.message))
-            for each in memory
-            if each.message is not None
-        ]
-        self.summary = next((part for part in parts if part.key == summary_key), None)
-        systems = [each for each in parts if each.message.type == MessageType.SYSTEM and each is not self.summary]
-        self.system = systems[-1] if systems else None
-        rest = [part for part in parts if part is not self.system and part is not self.summary]
-        self._has_tools = any(each.calls_tools or each.type == MessageType.TOOL_EXECUTION_RESULT for each in memory)
-        paired = list(_paired(rest, window, pending)) if self._has_tools else rest
-        # A result belongs where its call is, whenever it was stored.
-        callers = (index for index, each in enumerate(paired) if each.key >= begun and not _is_result(each))
-        first = next(callers, len(paired))
-        self.earlier, self.own = paired[:first], paired[first:]
+        parts = window.parts(memory)
+        types = {each.type for each in memory}  # most conversations have few, and then there is little to arrange
+        systems = [part for part in parts if part.message.type == SYSTEM] if SYSTEM in types else []
+        self.summary = next((part for part in systems if part.key == summary_key), None)
+        self.system = next((part for part in reversed(systems) if part is not self.summary), None)
+        if systems:
+            parts = [part for part in parts if part is not self.system and part is not self.summary]
+        self._has_tools = RESULT in types or any(map(attrgetter("calls_tools"), memory))
+        if self._has_tools:
+            parts = list(_paired(parts, window, pending))
+        first = 0
+        for part in parts:
+            if part.key >= begun and not (self._has_tools and _is_result(part)):  # a result belongs where its call is
+                break
+            first += 1
+        self.earlier, self.own = parts[:first], parts[first:]
 
     def put_context(self, context: str | None) -> None:
         """Put *context* in front of the question's contents; without a question, in a message of its own."""
@@ -126,14 +143,17 @@ class Arranged:
             if self.tokens(part) > max_tokens:
                 self._shorten(part, max_tokens)
 
+    @property
+    def fits(self) -> bool:
+        """Whether all of it fits in the window."""
+        return self._total(self.parts()) <= self.window.limit
+
     def make_room(self) -> int:
         """
         Evict earlier messages until those of the answer fit beside them, and return how many.
 
         Earlier calls that would leave stay if this answer is about their results: then they are moved to its own.
         """
-        if self.window.is_additive and self._total(self.parts()) <= self.window.limit:
-            return 0
         evicted, has_summary = self._evicted()
         moved = [index for index in self._answered_now() if index in evicted] if evicted else []
         if moved:
@@ -179,7 +199,7 @@ class Arranged:
 
     def fit(self) -> None:
         """Shorten the answer's own results, the largest first, until what is sent fits in a window of tokens."""
-        if not self.window.counts_tokens or self._total(self.parts()) <= self.window.limit:
+        if not self.window.counts_tokens or self.fits:
             return
         self._check_question()
         # By halves: shortened again and again by a little, a result would differ in each request.
@@ -195,7 +215,7 @@ class Arranged:
         """Leave out the earlier messages before the first of a user, except system messages."""
         is_user = [part.message.type == MessageType.USER for part in self.earlier]
         first = is_user.index(True) if True in is_user else len(is_user)
-        systems = [part for part in self.earlier[:first] if part.message.type == MessageType.SYSTEM]
+        systems = [part for part in self.earlier[:first] if part.message.type == SYSTEM]
         self.earlier = [*systems, *self.earlier[first:]]
 
     def _shorten(self, part: Part, max_tokens: int) -> bool:
@@ -219,6 +239,11 @@ class Arranged:
         """Return the tokens of a result as it is sent."""
         return part.cost if self.window.counts_tokens else self.window.tokens(part.message)
 
+    def cut(self) -> dict[int, Shortened]:
+        """Return which results are shortened, by their keys."""
+        cut = [part for part in self.parts() if part.whole is not None] if self._has_tools else []
+        return {part.key: Shortened(self.tokens(part), part.of) for part in cut}
+
     def parts(self) -> list[Part]:
         """Return all parts, in order."""
         front = [part for part in (self.system, self.summary) if part is not None]
@@ -226,7 +251,7 @@ class Arranged:
 
     def _total(self, parts: Sequence[Part]) -> int:
         if self.window.is_additive:
-            return self.window.overhead + sum(part.cost for part in parts)
+            return self.window.overhead + sum([part.cost for part in parts])
         return self.window.total([part.message for part in parts])
 
 
@@ -249,7 +274,7 @@ def _results(parts: Iterable[Part]) -> list[Part]:
 
 
 def _is_result(part: Part) -> bool:
-    return part.message.type == MessageType.TOOL_EXECUTION_RESULT
+    return part.message.type == RESULT
 
 
 def _entry(key: int, part: Part | None) -> Entry | None:

@@ -39,7 +39,7 @@ def thinking_tokens(model: ChatModel, window: Window) -> Callable[[ChatMessage],
     known: dict[int, tuple[ChatMessage, int]] = {}  # with the messages, so that no other one gets their ids
 
     def tokens(message: ChatMessage) -> int:
-        if window.estimator is None or not isinstance(message, AiMessage) or not message.thinking:
+        if not isinstance(message, AiMessage) or not message.thinking or window.estimator is None:
             return 0
         if id(message) not in known:
             known[id(message)] = message, _tokens(message.thinking, window) if model.returns_thinking(message) else 0

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from itertools import islice
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -46,12 +47,14 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.outgoing import for_vendor
+from chatmemory_django.chat.runs.leases import Lease
 from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.messages import (
     AiMessage,
+    ChatMessage,
     MessageType,
     NewMessage,
     SystemMessage,
@@ -83,15 +86,14 @@ class Exchange:
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
     In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
-    *fence* is the conversation's, if it is taken, see ``Turn.fence``; otherwise, *take* does so before a tool runs.
+    *lease* is the conversation's: if it is not taken yet, that is done before a tool runs.
     """
 
     def __init__(
         self,
         memory: ChatMemory,
         ledger: Ledger,
-        take: Callable[[ChatMemory], int | None],
-        fence: int | None,
+        lease: Lease,
         turn: Turn,
         question: Question,
         *,
@@ -108,8 +110,7 @@ class Exchange:
     ) -> None:
         self.memory = memory
         """What the turn is with."""
-        self._take = take
-        self._fence = fence
+        self._lease = lease
         self.turn: Turn
         """The turn, which the caller ends."""
         self._use(turn)
@@ -117,12 +118,10 @@ class Exchange:
         self.ledger = ledger
         """The calls of the model, which the caller records."""
         self._is_early = is_early
-        window = memory.window()
-        self._thinking_tokens = thinking_tokens(model, window)
-        self._rules = model.rules
+        self._model = model
+        self._thinking_tokens: Callable[[ChatMessage], int] | None = None
         self._sequences: Sequence[int] = ()
         self._tools = tuple(tools)
-        self._overhead = memory.reserved_tokens + specification_tokens((), response_format, window)
         self._rounds_left = max_rounds
         self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
@@ -165,7 +164,7 @@ class Exchange:
         self._stored_events = [] if stored is None or resumed is not None else list(stored.events())
 
     def _use(self, turn: Turn) -> None:
-        turn.fence = self._fence
+        turn.fence = self._lease.fence
         self.turn = turn
 
     def again(self) -> Iterator[AssistantEvent]:
@@ -195,6 +194,10 @@ class Exchange:
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
         has_open_calls = bool(unanswered_ids(self.turn))
+        if self._tools and self._lease.fence is None and (has_open_calls or not self._follows_an_answer()):
+            self.take()  # another one may be in progress, and go on in between
+            self._use(self.memory.turn().begin())
+            has_open_calls = bool(unanswered_ids(self.turn))
         if has_open_calls:
             _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
@@ -212,6 +215,11 @@ class Exchange:
                 self._next = self._request()
         if self._is_early and self.turn.can_open and self.question.message is not None:
             self.turn.save("open")
+
+    def _follows_an_answer(self) -> bool:
+        """Return whether the memory ends with a text of the model, or has nothing but system messages."""
+        newest = (each for each in reversed(self.turn.whole()[0].entries()) if each.type != MessageType.SYSTEM)
+        return all(each.type == MessageType.AI for each in islice(newest, 1))
 
     def _add_opening(self) -> None:
         memory, _ = self.turn.whole()
@@ -243,21 +251,23 @@ class Exchange:
         # An answer that never came further than to its calls gives no title, and the next one does.
         texts = (entry.type == MessageType.AI and not entry.calls_tools for entry in entries if entry.key < begun)
         self._is_first = not any(texts)
+        window = memory.window
+        self._thinking_tokens = self._thinking_tokens or thinking_tokens(self._model, window)
         sent = to_send(
             entries,
             begun,
-            memory.window,
+            window,
             summary_key=None if memory.summary is None else memory.summary.key,
             context=self._context,
             pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
-            overhead=self._overhead,
+            overhead=self.memory.reserved_tokens + specification_tokens((), self._response_format, window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
         self._shortened = {
             each.message.id: list(sent.shortened[each.key])
-            for each in entries
+            for each in (entries if sent.shortened else ())
             if each.key >= begun and each.key in sent.shortened
             if isinstance(each.message, ToolExecutionResultMessage) and each.message.id
         }
@@ -265,7 +275,7 @@ class Exchange:
             telemetry.note_compacted()
         is_new = self.question.message is not None and self.question.stored is None and self.resumed is None
         keyed = list(zip(sent.keys, sent.messages, strict=True))
-        outgoing = for_vendor(keyed, self._rules, begun=begun if is_new else None)
+        outgoing = for_vendor(keyed, self._model.rules, begun=begun if is_new else None)
         if outgoing.unsupported is not None:
             raise UnsupportedFileError(f"The model does not take the {outgoing.unsupported} of the question.")
         if outgoing.changes:
@@ -302,7 +312,7 @@ class Exchange:
 
     def take(self) -> None:
         """Take the conversation for this answer, unless it is taken: another one then stores nothing any more."""
-        self._fence = self.turn.fence = self._take(self.memory)
+        self.turn.fence = self._lease.take(self.memory)
 
     def store_result(self, result: ToolExecutionResultMessage) -> None:
         """Store the *result* of a call; if that fails, ``finish`` does."""
@@ -441,6 +451,17 @@ class Exchange:
             self._save_result()
         if self.was_stored or self.pending or not (self.is_complete or (keeps_part and self._add_part())):
             return False
+        try:
+            return self._write_end(has_failed=has_failed)
+        except LeaseLostError:
+            if self._lease.fence is not None:
+                raise
+        self.take()  # another answer has begun since this one did; if it has ended, this one comes after it
+        return self._write_end(has_failed=has_failed)
+
+    def _write_end(self, *, has_failed: bool) -> bool:
+        if self._lease.fence is None:
+            self.turn.fence = self.turn.seen_fence
         with self.ledger.recorded_with(self.turn):
             if self.is_complete or not has_failed:
                 return self.turn.write()

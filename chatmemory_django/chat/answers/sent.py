@@ -13,16 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from chatmemory_django.chat.answers.arranging import Arranged, SentWindow
+from chatmemory_django.chat.answers.arranging import Arranged, SentWindow, Shortened
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import ChatMessage
-
-
-class Shortened(NamedTuple):
-    """How many tokens of a result are *sent*, and how many it has."""
-
-    sent: int
-    of: int
 
 
 class Sent(NamedTuple):
@@ -75,10 +68,11 @@ def to_send(
     arranged = Arranged(SentWindow(window, extra, overhead), memory, begun, summary_key, pending)
     arranged.put_context(context)
     arranged.bound_results(max_result_tokens)
-    left_out = arranged.make_room()
-    arranged.fit()
+    left_out = 0
+    if not arranged.fits:
+        left_out = arranged.make_room()
+        arranged.fit()
     if starts_on_user:
         arranged.start_on_user()
     parts = arranged.parts()
-    cut = {part.key: Shortened(arranged.tokens(part), part.of) for part in parts if part.whole is not None}
-    return Sent([part.message for part in parts], left_out, cut, [part.key for part in parts])
+    return Sent([part.message for part in parts], left_out, arranged.cut(), [part.key for part in parts])

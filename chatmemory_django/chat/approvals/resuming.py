@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -210,7 +211,7 @@ def unanswered_ids(turn: Turn) -> set[str | None]:
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
     """Return the same ids by the key of the message with the call, and the position of that."""
     entries = turn.whole()[0].entries()
-    if not any(each.calls_tools for each in entries):  # it is asked for each question
+    if not any(map(attrgetter("calls_tools"), entries)):  # it is asked for each question
         return {}
     found = [(each.key, each.message) for each in entries if each.message is not None]
     answers = tool_answers([message for _, message in found])

@@ -68,7 +68,7 @@ def to_options(request: ChatRequest, *, strict: bool) -> dict[str, Any]:
 
 
 def _sent(message: ChatMessage, rules: Rules) -> list[dict[str, Any]]:
-    if isinstance(message, UserMessage):
+    if isinstance(message, UserMessage) and not message.has_single_text:
         return [message_to_openai(UserMessage(list(map(_with_known_detail, message.contents)), message.name))]
     if not isinstance(message, AiMessage):
         return [message_to_openai(message)]

@@ -151,27 +151,25 @@ def as_object(arguments: str | None) -> str:
 
 def _are_turns(messages: Sequence[tuple[int, ChatMessage]], rules: Rules) -> bool:
     """Return whether *messages* are texts of a user and answers in turn, behind one system message: all accept that."""
-    is_users_turn = True if rules.begins_with_user else None
-    for index, (_, message) in enumerate(messages):
-        if isinstance(message, SystemMessage):
-            if index or message.text.isspace():
+    is_any_turn, is_users_turn, may_be_blank = not rules.begins_with_user, True, rules.words is not Words.VISIBLE
+    for _, message in messages:  # whose exact types are looked at, since that is quicker
+        if type(message) is AiMessage and (is_any_turn or not is_users_turn):
+            if message.tool_execution_requests:
                 return False
-            continue
-        if is_users_turn is None:
-            is_users_turn = not isinstance(message, AiMessage)
-        if is_users_turn:
-            if not isinstance(message, UserMessage) or message.name is not None or len(message.contents) != 1:
+            text, is_users_turn = message.text, True
+        elif type(message) is UserMessage and (is_any_turn or is_users_turn):
+            if message.name is not None or len(message.contents) != 1:
                 return False
             content = message.contents[0]
-            text = content.text if isinstance(content, TextContent) else None
-        elif isinstance(message, AiMessage) and not message.tool_execution_requests:
-            text = message.text
+            text, is_users_turn = content.text if type(content) is TextContent else None, False
+        elif message is messages[0][1] and type(message) is SystemMessage and not message.text.isspace():
+            continue
         else:
             return False
-        if not text or text.isspace():
+        if not text or not (may_be_blank or not text.isspace()):
             return False
-        is_users_turn = not is_users_turn
-    return is_users_turn is False
+        is_any_turn = False
+    return not is_users_turn
 
 
 class _Fitting:

@@ -151,12 +151,14 @@ class DatabaseStreams(Streams):
 
     def end(self, maker: Maker, last: Piece, taken: Taken, state: State, question: int | None = None) -> bool:
         using = self._database(maker.owner_key)
-        deletion(using).note_end()
-        if using != taken.using or not last.data:
-            return super().end(maker, last, taken, state, question)
-        write = _end_at_once if connections[using].vendor == "postgresql" else _end
-        with leases.ending(taken):
-            return tried_again(using, partial(write, maker, last, taken, state, question))
+        try:
+            if using != taken.using or not last.data:
+                return super().end(maker, last, taken, state, question)
+            write = _end_at_once if connections[using].vendor == "postgresql" else _end
+            with leases.ending(taken):
+                return tried_again(using, partial(write, maker, last, taken, state, question))
+        finally:  # what is written later than it is noted would be found too new, and stay
+            deletion(using).note_end()
 
 
 def _write(pieces: Mapping[Maker, Piece], using: str) -> None:

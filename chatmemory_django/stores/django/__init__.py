@@ -128,7 +128,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
         eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
-        return Reading(eviction, conversation)
+        return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
 
     def _read_filled(
         self, key: str, window: Window, *, is_only_read: bool = False
@@ -259,10 +259,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 snapshot = refill(snapshot, window, {}).snapshot
             known = snapshot.message(after)
             if not known.is_head:
-                return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id)
+                return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id, snapshot.state.fence)
             eviction, _ = read_eviction(snapshot, window, {})
             eviction.trim()
-            return Reading(eviction, snapshot.state.id)
+            return Reading(eviction, snapshot.state.id, snapshot.state.fence)
 
         def read() -> Reading | None:
             reading = self._write(key, create=False).look(see)
@@ -273,7 +273,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         reading = _again(read)
         if reading is None and after:
             raise MessageNotFoundError(key, after)
-        return reading or Reading(Eviction.of([], window))
+        return reading or Reading(Eviction.of([], window), fence=0)
 
     def _complete(self, key: str, reading: Reading) -> None:
         """Give the messages of *reading* their files."""

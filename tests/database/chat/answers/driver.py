@@ -83,7 +83,8 @@ class Site:
         before = Tables(chat.memory_id)
         acts = [self._plain(chat) if plain else self._act(chat, before)]
         if self.kills and not plain and self.random.random() < 0.1:
-            is_same = acts[0].kind in {"ask", "retry", "decide", "staff"} and self.random.random() < 0.5
+            is_same = acts[0].kind in {"ask", "retry", "decide", "staff"} and not acts[0].question.is_nameless
+            is_same = is_same and self.random.random() < 0.5
             acts.append(self._again(acts[0]) if is_same else self._act(chat, before))
         elif self.kills and not plain and before.for_staff(pending=True) and self.random.random() < 0.3:
             acts.append(self._act(chat, before, "staff"))
@@ -141,6 +142,9 @@ class Site:
         ways = {"staff": STAFF_WAYS, "trespass": (*WAYS, "rest")}.get(act.kind, WAYS)
         act.way, act.persist = random.choice(ways), random.choice(["early", "late"])
         act.calls_later = random.random() < 0.3
+        letters = set("".join(act.question.rounds))
+        if act.kind == "ask" and act.way != "post" and letters.isdisjoint("fsg") and random.random() < 0.4:
+            act.persist, act.question.is_nameless = "late", True  # nothing is taken before a tool is called
         if act.kind == "regenerate" and (row := now.asked(act.question)):
             act.after = row.sequence
         act.system = random.choice(["Be brief.", "Be brief.", "Be kind."])
@@ -157,7 +161,7 @@ class Site:
     def _choose(self, act: Act, chat: Chat, now: Tables) -> None:
         """Choose what *act* is: what there is to be asked again, changed or decided depends on the tables *now*."""
         random = self.random
-        newest = {question.client_id: question for question in chat.questions}
+        newest = {question.client_id: question for question in chat.questions if not question.is_nameless}
         there = [each for each in newest.values() if (row := now.asked(each)) is None or row.on_path]
         stored = [each for each in there if now.asked(each) is not None]
         kinds = ["ask"] * 3 + ["retry"] * 3 * bool(there) + ["edit", "regenerate", "regenerate"] * bool(stored)

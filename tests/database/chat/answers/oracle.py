@@ -557,7 +557,7 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
             yield "only who is killed dies"
         case "busy" if is_alone:
             yield "who asks alone is not refused for another answer in progress"
-        case "busy" if asked and not act.by_staff:  # what they decided had asked it before
+        case "busy" if asked and not (act.by_staff or act.question.is_nameless):  # what staff decided had asked it
             yield "of who is refused for another answer in progress, the model is not asked"
         case "nothing" if is_alone and act.kind == "decide" and not act.question.was_killed:
             yield f"who may decide, decides: as {act.way} they have found nothing"

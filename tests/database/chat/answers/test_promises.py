@@ -21,6 +21,7 @@ from chatmemory_django.chat.model import (
     ContextLengthError,
     InvalidRequestError,
     ModelTimeoutError,
+    PartialThinking,
     RateLimitError,
 )
 from chatmemory_django.chat.models import Run
@@ -527,6 +528,23 @@ class TestARejectedQuestionPoisonsNothing:
         assert model.sent[-1] == [QUESTION, PAY, note, UserMessage("Or?")]
 
 
+late = pytest.mark.parametrize("ask", ["chat-late"], indirect=True)
+
+
+def begun(ask, model, till):
+    """Return the stream of an answer to "Second?", whose model has been asked and whose events are still to come."""
+
+    class Asked(ScriptedModel):
+        def do_stream(self, request):
+            yield PartialThinking("Well.")
+            yield from model.do_stream(request)
+
+    bot = Assistant(Asked(), tools=tools(till.pay))
+    stream = bot.stream(ask.memory_id, "Second?", owner=ask.owner)
+    next(stream)
+    return stream
+
+
 class TestOneAnswerAtATime:
     def test_a_second_one_is_refused(self, ask):
         refused = []
@@ -545,6 +563,73 @@ class TestOneAnswerAtATime:
         assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
         assert ask(bot, "Second?") == "7"
 
+    @late
+    def test_without_an_id_nothing_is_taken_unless_the_model_calls_a_tool(self, ask, till):
+        bot = Assistant(ScriptedModel("1", PAY, "7"), tools=tools(till.pay))
+
+        ask(bot, "First?")
+        assert (Conversation.objects.get().fence, Run.objects.count()) == (0, 0)
+
+        ask(bot, "Pay.")
+        assert (Conversation.objects.get().fence, Run.objects.count()) == (1, 1)
+
+    @late
+    def test_of_two_that_begin_together_the_second_to_call_a_tool_is_refused(self, ask, till):
+        def pay(amount: int) -> str:
+            with ask.fails(BusyError):
+                list(second)
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
+        second = begun(ask, ScriptedModel(PAY, "8"), till)
+
+        assert ask(bot, "Pay.") == "7"
+
+        assert till.paid == [5]
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+
+    @late
+    def test_of_two_that_begin_together_one_without_calls_is_refused_while_the_other_runs(self, ask, till):
+        def pay(amount: int) -> str:
+            with ask.fails(BusyError):
+                list(second)
+            return till.pay(amount)
+
+        bot = Assistant(ScriptedModel(PAY, "7"), tools=tools(pay))
+        second = begun(ask, ScriptedModel("8"), till)
+
+        assert ask(bot, "Pay.") == "7"
+
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+
+    @late
+    @pytest.mark.parametrize("answer", [("8",), (PAY, "8")], ids=["without-calls", "with-calls"])
+    def test_of_two_that_begin_together_one_comes_after_the_other_has_ended(self, ask, till, answer):
+        second = begun(ask, ScriptedModel(*answer), till)
+        ask(Assistant(ScriptedModel(PAY, "7"), tools=tools(till.pay)), "Pay.")
+
+        list(second)
+
+        calls = [PAY, PAID] if PAY in answer else []
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7"), UserMessage("Second?"), *calls, AiMessage("8")]
+        assert not Run.objects.filter(active__isnull=False).exists()
+
+    @late
+    def test_one_that_begins_between_two_rounds_of_another_is_refused(self, ask, till):
+        class Beside(ScriptedModel):
+            def do_chat(self, request):
+                if len(request.messages) > 1:
+                    with ask.fails(BusyError):
+                        Assistant(ScriptedModel("8"), tools=tools(till.pay)).chat(
+                            ask.memory_id, "Second?", owner=ask.owner
+                        )
+                return super().do_chat(request)
+
+        bot = Assistant(Beside(PAY, "7"), tools=tools(till.pay))
+
+        assert bot.chat(ask.memory_id, "Pay.", owner=ask.owner) == "7"
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+
     @pytest.mark.parametrize("ask", ["achat-late", "astream-early"], indirect=True)
     def test_one_that_is_cancelled_while_it_begins_gives_the_conversation_up(self, ask, till, monkeypatch):
         has_taken, may_go_on, take = threading.Event(), threading.Event(), leases.Lease.take
@@ -559,7 +644,7 @@ class TestOneAnswerAtATime:
         monkeypatch.setattr(leases.Lease, "take", taken)
 
         async def cancelled() -> None:
-            task = asyncio.create_task(ask._aasked(bot, "First?"))
+            task = asyncio.create_task(ask._aasked(bot, "First?", client_message_id="q1"))
             while not has_taken.is_set():
                 await asyncio.sleep(0.002)
             task.cancel()

@@ -31,6 +31,7 @@ from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequired
 from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
+from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.runs.answers import BusyError
 from chatmemory_django.chat.tools import Tool, ToolError
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
@@ -91,6 +92,8 @@ class Question:
     generation: int = 0
     """How many times it was asked once more: each time, every call may run once more."""
     was_killed: bool = False
+    is_nameless: bool = False
+    """Whether it is asked once, without its id."""
 
     @property
     def text(self) -> str:
@@ -431,7 +434,7 @@ def _asked_of_assistant(act: Act) -> Outcome:
     elif act.after is not None:
         options["after"] = act.after
     else:
-        options["client_message_id"] = question.client_id
+        options["client_message_id"] = None if question.is_nameless else question.client_id
     try:
         match act.way:
             case "chat":
@@ -512,7 +515,10 @@ class _Page:
             text = response.content.decode()
             others = {409: _kind_of_conflict(text), 413: "refused", 403: "forbidden"}
             kind = others.get(response.status_code, "error")
-            decided = self._decided() if kind == "busy" else ()  # it was stored before the answer could go on
+            # It was stored before the answer could go on, or before another one went on with it.
+            decided = self._decided() if kind in {"busy", "nothing"} else ()
+            if kind == "nothing":
+                decided = tuple([each for each in decided if await self._has_decided(each, user)])
             return Outcome(kind, f"{response.status_code} {text}", decided=decided)
         outcome = await self._followed(response)
         if outcome.kind == "left":  # the answer goes on without its reader: who comes back reads it to its end
@@ -524,6 +530,10 @@ class _Page:
 
     def _decided(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.act.decisions) if self.act.kind == "staff" else ()
+
+    async def _has_decided(self, name: str, user: User) -> bool:
+        decided = ToolApproval.objects.filter(pk=name, approved=dict(self.act.decisions)[name], decided_by=str(user.pk))
+        return await decided.aexists()
 
     async def _post(self, where: str, body: dict[str, Any]) -> Any:
         content = json.dumps(body)
