@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
 
-from chatmemory_django.chat.outgoing.rules import STRICTEST, Rules
+from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.private import aprivate, empty_frames, private
@@ -261,14 +261,10 @@ class BrokenStreamError(ChatModelError):
     """The stream ended before the answer was complete."""
 
 
-UNKNOWN_MODEL = replace(STRICTEST, custom=True)
-"""The rules of a model of a site's own class."""
-
-
 class ChatModel(ABC):
     """
     An LLM. Implement ``do_chat``; override the other ``do_`` methods where the model supports more, ``rules`` if its
-    vendor accepts more, and ``returns_thinking`` if requests contain thinking.
+    vendor has any, and ``returns_thinking`` if requests contain thinking.
 
     ``chat("text")`` returns a str. With messages, a list of messages or a ``ChatRequest``, it returns a
     ``ChatResponse``. ``stream`` takes the same arguments and yields ``ChatEvent``s. Every method raises
@@ -299,14 +295,12 @@ class ChatModel(ABC):
                     yield event
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> Rules | None:
         """
         What the vendor accepts. An assistant makes what it sends fit for it; ``chat`` and ``stream`` send what they are
-        given.
-
-        By default the strictest, which all vendors accept, and custom messages, which the class may know.
+        given. None, the default, changes nothing.
         """
-        return UNKNOWN_MODEL
+        return None
 
     def returns_thinking(self, message: AiMessage) -> bool:
         """Return whether the thinking of *message* is sent to the model again, and so takes tokens; by default not."""

@@ -38,7 +38,8 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.chat.openai import OpenAiChatModel
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.chat.outgoing import ANTHROPIC
+from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
@@ -282,6 +283,18 @@ def test_evictions_are_counted_and_mark_the_answer_as_compacted(watched: Watched
 
     assert watched.span("invoke_agent").attributes["gen_ai.conversation.compacted"] is True
     assert [point.value for point in watched.metric("chatmemory.evicted")] == [2]
+
+
+def test_what_is_changed_for_a_vendor_is_an_attribute_of_the_answer(watched: Watched):
+    class Claude(ScriptedModel):
+        rules = ANTHROPIC  # type: ignore[assignment]
+
+    assistant = Assistant(Claude("yes"))
+    assistant.chat_memory("c1").add(AiMessage(SECRET), UserMessage(" "))
+
+    assistant.chat("c1", "two")
+
+    assert watched.span("invoke_agent").attributes["chatmemory.outgoing.changes"] == ("blank", "inserted")
 
 
 @pytest.mark.parametrize("name", ["a" * 255, "ü" * 255, "ü" * 254 + "u", "é", "e", "\ud83d"])

@@ -57,7 +57,7 @@ class RecordedChatModel(ChatModel):
                 yield event
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> Rules | None:
         return self.model.rules
 
     def returns_thinking(self, message: AiMessage) -> bool:

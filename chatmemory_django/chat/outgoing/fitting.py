@@ -121,14 +121,17 @@ class Outgoing(NamedTuple):
     """What the vendor does not take of the question."""
 
 
-def for_vendor(messages: Sequence[tuple[int, ChatMessage]], rules: Rules, *, begun: int | None = None) -> Outgoing:
+def for_vendor(
+    messages: Sequence[tuple[int, ChatMessage]], rules: Rules | None, *, begun: int | None = None
+) -> Outgoing:
     """
-    Return *messages*, which come with their sequences, as *rules* allow them; those that they allow stay as they are.
+    Return *messages*, which come with their sequences, as *rules* allow them; those that they allow stay as they are,
+    and without rules all do.
 
     A file that the model does not take becomes a note. If it is a user's, in a message from the sequence *begun* on, it
     is what is ``unsupported``.
     """
-    if _are_turns(messages, rules):
+    if rules is None or _are_turns(messages, rules):
         return Outgoing([message for _, message in messages], [sequence for sequence, _ in messages])
     return _Fitting(rules, begun).of(messages)
 
@@ -204,10 +207,11 @@ class _Fitting:
                     self._add_answer(key, message)
                 case ToolExecutionResultMessage():
                     self._add(key, self._result(key, message, next(self._calls)))
-                case CustomMessage() if rules.custom:
+                case CustomMessage():  # the model's class knows it, or leaves it out
                     self._sent.append((key, message))
         newest, last = messages[-1][0] if messages else 0, self._last_message
-        if last is None and (rules.begins_with_user or not (self._front or self._sent)):
+        is_empty = all(isinstance(each, CustomMessage) for _, each in [*self._front, *self._sent])
+        if last is None and (rules.begins_with_user or is_empty):
             self._insert(newest, BEGINNING)
         if isinstance(last, AiMessage) and not rules.ends_with_answer:
             self._insert(newest, GO_ON)
@@ -300,7 +304,8 @@ class _Fitting:
     def _merge(self, key: int, message: ChatMessage) -> None:
         self._note(key, Change.MERGED)
         if self._last is not None:
-            self._sent[self._last] = self._sent[self._last][0], message
+            first, _ = self._sent.pop(self._last)
+            self._append(first, message)
 
     # Answers and results
 

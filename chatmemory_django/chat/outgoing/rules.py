@@ -77,12 +77,10 @@ class Rules:
     """Whether an answer that calls tools must have ``reasoning_content``, the model's thinking."""
     returns_responses: bool = True
     """Whether the model's class sends back what the vendor sent with an answer, such as signatures of thinking."""
-    custom: bool = False
-    """Whether the model's class knows what a ``CustomMessage`` is."""
 
 
 STRICTEST = Rules()
-"""For a model of which nothing is known."""
+"""For a model whose vendor is not known."""
 
 OPENAI = Rules(
     system=System.ANYWHERE,
@@ -170,7 +168,7 @@ HOSTS = {
 NAMES = {
     re.compile(".*claude"): ANTHROPIC,
     re.compile(".*gemini"): GEMINI,
-    re.compile(".*[sx]tral"): MISTRAL,
+    re.compile(".*(stral|xtral)"): MISTRAL,
     re.compile(".*(gpt-oss|qwen|qwq|gemma|llama|glm|command-|cohere|[:/])"): OPEN_MODEL,
     re.compile("(chat)?gpt-|o[1-9]"): OPENAI,
     re.compile("deepseek-"): DEEPSEEK,

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from dataclasses import replace
 
 from chatmemory_django.chat.model import (
     ChatEvent,
@@ -15,8 +14,6 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     TokenUsage,
 )
-from chatmemory_django.chat.outgoing import OPENAI, Rules
-from chatmemory_django.chat.outgoing.rules import ANYTHING, KINDS
 from chatmemory_django.chat.runs.answer import Answer as Answered
 from chatmemory_django.messages import AiMessage, ChatMessage, ToolExecutionRequest
 
@@ -30,10 +27,6 @@ Answer = str | AiMessage | Exception | Callable[[ChatRequest], str | AiMessage]
 def calling(*calls: tuple[str, str, str], text: str | None = None) -> AiMessage:
     """Return a message that calls tools, given the id, name and arguments of each call."""
     return AiMessage(text, tool_execution_requests=[ToolExecutionRequest(*call) for call in calls])
-
-
-ACCEPTS_ALL = replace(OPENAI, call_id=ANYTHING, tool_name=ANYTHING, files=KINDS, custom=True)
-"""The rules of a vendor for which nothing need be changed."""
 
 
 class ScriptedModel(ChatModel):
@@ -52,10 +45,6 @@ class ScriptedModel(ChatModel):
         self.gate = gate
         self.requests: list[ChatRequest] = []
         self.open_streams = 0
-
-    @property
-    def rules(self) -> Rules:
-        return ACCEPTS_ALL
 
     @property
     def sent(self) -> list[list[ChatMessage]]:

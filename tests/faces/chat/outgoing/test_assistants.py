@@ -126,6 +126,14 @@ def test_what_is_sent_for_a_call_stays_the_same_until_it_leaves_the_window(store
 
 
 class TestFiles:
+    def test_nothing_is_stored_where_a_function_makes_the_system_message(self):
+        bot = Assistant(Model(DEEPSEEK, "Yes."), system_message=lambda: "Be brief.", persist="early")
+
+        with pytest.raises(UnsupportedFileError):
+            bot.chat("c", UserMessage([PICTURE]))
+
+        assert not Message.objects.exists()
+
     def test_in_earlier_messages_they_are_notes(self):
         Assistant(Model(OPENAI, "A cat.")).chat("c", UserMessage([TextContent("What is it?"), PICTURE]))
         bot = Assistant(Model(DEEPSEEK, "I do not see it."))
