@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from chatmemory_django.chat.model import InvalidRequestError
+from chatmemory_django.chat.model import ChatRequest, InvalidRequestError
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.openai.requests import to_messages
 from chatmemory_django.chat.outgoing import (
@@ -30,6 +33,7 @@ from chatmemory_django.chat.outgoing import (
 )
 from chatmemory_django.chat.outgoing.fitting import BEGINNING, GO_ON, NO_ANSWER, REASONING
 from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
+from chatmemory_django.chat.pydantic_ai.requests import to_arguments
 from chatmemory_django.chat.pydantic_ai.vendors import expressible, rules_for
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.core.tool_calls import UNKNOWN
@@ -57,6 +61,9 @@ PNG = ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"))
 WAV = AudioContent(Audio(base64_data="UklGRg==", mime_type="audio/wav"))
 PDF = PdfFileContent(PdfFile(base64_data="JVBERi0=", mime_type="application/pdf"))
 MP4 = VideoContent(Video(url="https://example.com/films/cat.mp4?signature=secret", mime_type="video/mp4"))
+
+CLAUDE = AnthropicModel("claude-sonnet-4-6", provider=AnthropicProvider(api_key="key"))
+THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 ALL = {
     "OpenAI": OPENAI,
@@ -415,6 +422,39 @@ class TestThinking:
         alone = AiMessage(None, "Hm.", (), {VENDOR_ATTRIBUTE: {"parts": []}})
 
         assert alone not in fit(rules, Q, alone, NOW).messages
+
+    @pytest.mark.parametrize(
+        ("settings", "sent"),
+        [
+            ({"anthropic_thinking": THINKING, "max_tokens": 9}, {"max_tokens": 9}),
+            ({"thinking": "low"}, {"thinking": False}),
+            (
+                {"bedrock_additional_model_requests_fields": {"thinking": THINKING, "top_k": 1}},
+                {"bedrock_additional_model_requests_fields": {"top_k": 1}},
+            ),
+            ({"max_tokens": 9}, {"max_tokens": 9}),
+        ],
+    )
+    def test_claude_does_not_think_behind_the_calls_of_another(self, settings, sent):
+        def settings_for(*messages, model=CLAUDE):
+            return to_arguments(ChatRequest(messages=messages), model, settings, ANTHROPIC)["model_settings"]
+
+        kept = {
+            "kind": "response",
+            "provider_name": "anthropic",
+            "canonical_system": "anthropic",
+            "parts": [
+                {"part_kind": "thinking", "content": "Hm.", "signature": "c2ln", "provider_name": "anthropic"},
+                {"part_kind": "tool-call", "tool_name": "add", "args": "{}", "tool_call_id": "abcdefghi"},
+            ],
+        }
+        own = AiMessage(None, "Hm.", [call()], {VENDOR_ATTRIBUTE: kept})
+
+        assert settings_for(Q, calling(call()), result()) == sent
+        assert settings_for(Q, A, own, result(), NOW) == sent
+        assert settings_for(Q, own, result()) == settings
+        assert settings_for(Q, calling(call()), result(), A, NOW) == settings
+        assert settings_for(Q, calling(call()), result(), model=FunctionModel(print)) == settings
 
     def test_it_counts_where_it_is_sent(self):
         thinking = AiMessage(None, "I add.", [call()])
