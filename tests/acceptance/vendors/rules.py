@@ -526,7 +526,15 @@ VENDORS = {
         },
         IMAGES_AND_PDF | {"audio", "video"},
     ),
-    "bedrock-claude": Vendor("bedrock", {**_BEDROCK, "thinking": thinking_is_signed("bedrock-claude")}, IMAGES_AND_PDF),
+    "bedrock-claude": Vendor(
+        "bedrock",
+        {
+            **_BEDROCK,
+            "thinking": thinking_is_signed("bedrock-claude"),
+            "thinking at the end": thinking_is_not_the_end,
+        },
+        IMAGES_AND_PDF,
+    ),
     "bedrock-nova": Vendor("bedrock", {**_BEDROCK, "first message": first_is_user}, IMAGES_AND_PDF),
     "mistral": Vendor("chat", _MISTRAL, IMAGES),
     "deepseek": Vendor("chat", _REASONING),

@@ -121,6 +121,6 @@ def test_a_tool_may_return_a_file_in_the_present_turn(server: Vendors, model):
 
 
 def takes_pictures(vendor: str, asked: Asked) -> Answer:
-    if any(turn.results for turn in asked.turns):
+    if any(turn.role == "assistant" for turn in asked.turns):
         return Answer("There it is.", thinking="Hm.")
     return Answer(None, (("abcdefgh1", "picture", '{"where": "here"}'),), "Hm.")
