@@ -4,11 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from chatmemory_django.chat.model import ChatRequest, InvalidRequestError
+from chatmemory_django.chat.model import InvalidRequestError
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.openai.requests import to_messages
 from chatmemory_django.chat.outgoing import (
@@ -32,9 +29,6 @@ from chatmemory_django.chat.outgoing import (
     rules_of,
 )
 from chatmemory_django.chat.outgoing.fitting import BEGINNING, GO_ON, NO_ANSWER, REASONING
-from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
-from chatmemory_django.chat.pydantic_ai.requests import to_arguments
-from chatmemory_django.chat.pydantic_ai.vendors import expressible, rules_for
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.core.tool_calls import UNKNOWN
 from chatmemory_django.messages import (
@@ -61,9 +55,6 @@ PNG = ImageContent(Image(base64_data="iVBORw0KGgo=", mime_type="image/png"))
 WAV = AudioContent(Audio(base64_data="UklGRg==", mime_type="audio/wav"))
 PDF = PdfFileContent(PdfFile(base64_data="JVBERi0=", mime_type="application/pdf"))
 MP4 = VideoContent(Video(url="https://example.com/films/cat.mp4?signature=secret", mime_type="video/mp4"))
-
-CLAUDE = AnthropicModel("claude-sonnet-4-6", provider=AnthropicProvider(api_key="key"))
-THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 ALL = {
     "OpenAI": OPENAI,
@@ -423,39 +414,6 @@ class TestThinking:
 
         assert alone not in fit(rules, Q, alone, NOW).messages
 
-    @pytest.mark.parametrize(
-        ("settings", "sent"),
-        [
-            ({"anthropic_thinking": THINKING, "max_tokens": 9}, {"max_tokens": 9}),
-            ({"thinking": "low"}, {"thinking": False}),
-            (
-                {"bedrock_additional_model_requests_fields": {"thinking": THINKING, "top_k": 1}},
-                {"bedrock_additional_model_requests_fields": {"top_k": 1}},
-            ),
-            ({"max_tokens": 9}, {"max_tokens": 9}),
-        ],
-    )
-    def test_claude_does_not_think_behind_the_calls_of_another(self, settings, sent):
-        def settings_for(*messages, model=CLAUDE):
-            return to_arguments(ChatRequest(messages=messages), model, settings, ANTHROPIC)["model_settings"]
-
-        kept = {
-            "kind": "response",
-            "provider_name": "anthropic",
-            "canonical_system": "anthropic",
-            "parts": [
-                {"part_kind": "thinking", "content": "Hm.", "signature": "c2ln", "provider_name": "anthropic"},
-                {"part_kind": "tool-call", "tool_name": "add", "args": "{}", "tool_call_id": "abcdefghi"},
-            ],
-        }
-        own = AiMessage(None, "Hm.", [call()], {VENDOR_ATTRIBUTE: kept})
-
-        assert settings_for(Q, calling(call()), result()) == sent
-        assert settings_for(Q, A, own, result(), NOW) == sent
-        assert settings_for(Q, own, result()) == settings
-        assert settings_for(Q, calling(call()), result(), A, NOW) == settings
-        assert settings_for(Q, calling(call()), result(), model=FunctionModel(print)) == settings
-
     def test_it_counts_where_it_is_sent(self):
         thinking = AiMessage(None, "I add.", [call()])
 
@@ -509,21 +467,6 @@ class TestFiles:
 
         assert made.messages[2].contents == (PNG, TextContent("[PDF file (application/pdf, 5 bytes) left out]"))
         assert made.changes == (Changed(3, Change.FILE),)
-
-    @pytest.mark.parametrize(
-        ("model", "kinds"),
-        [
-            ("mistral:mistral-large-latest", set()),
-            ("bedrock:us.amazon.nova-pro-v1:0", {"image"}),
-            ("bedrock:us.anthropic.claude-sonnet-5-5", {"image", "pdf"}),
-        ],
-    )
-    def test_files_of_results_by_the_vendors_own_client(self, model, kinds):
-        assert rules_for(model).result_files == kinds
-
-    def test_files_of_results_are_notes_for_rules_of_a_site_too(self):
-        assert PydanticAiChatModel("test", rules=MISTRAL).rules.result_files == set()
-        assert OpenAiChatModel("any", rules=MISTRAL).rules.result_files == MISTRAL.result_files
 
     def test_a_request_has_at_most_100_images_at_claude(self):
         many = [UserMessage([TextContent("?"), *[PNG] * 20]) for _ in range(6)]
@@ -596,13 +539,6 @@ class TestProfiles:
     )
     def test_they_are_found_by_the_address_and_else_by_the_name(self, name, url, rules):
         assert rules_of(name, url) == rules
-
-    @pytest.mark.parametrize(
-        ("name", "rules"),
-        [("ollama:qwen3:8b", OPEN_MODEL), ("ollama:phi4", OPEN_MODEL), ("ollama:gemma3:27b", WITHOUT_TOOLS)],
-    )
-    def test_ollama_has_open_models(self, name, rules):
-        assert rules_for(name) == expressible(rules)
 
     def test_an_argument_overrides_them(self):
         assert OpenAiChatModel("gpt-4o", rules=MISTRAL).rules.call_id == MISTRAL.call_id
