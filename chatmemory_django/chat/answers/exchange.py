@@ -169,15 +169,15 @@ class Exchange:
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
-        for event in self._stored_events:
-            self.response = event if isinstance(event, ChatResponse) else self.response
+        response: ChatResponse | None = None
+        for event in self._stored_events:  # who stops reading here has received nothing of the model
+            response = event if isinstance(event, ChatResponse) else response
             yield event
         stored = self.question.stored
         if stored is None or self.resumed is not None:
             return
         self.is_complete, self.pending = stored.stands, stored.pending
-        if not self.is_complete:
-            self.response = None
+        self.response = response if self.is_complete else None
 
     def open(self, system: str | None, context: str | None = None) -> None:
         """
