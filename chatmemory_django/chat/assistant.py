@@ -196,7 +196,8 @@ class Assistant:
         sent = [(each.sequence, each.sent) for each in explained if each.sent is not None]
         asked = max((each.sequence for each in explained), default=0) + 1, UserMessage("?")
         changes: dict[int, list[str]] = {}
-        for changed in for_vendor([*sent, asked], self.model.rules).changes:
+        rules = self.model.rules
+        for changed in () if rules is None else for_vendor([*sent, asked], rules).changes:
             changes.setdefault(changed.sequence, []).append(changed.change)
         return [each._replace(changes=tuple(changes.get(each.sequence, ()))) for each in explained]
 

@@ -219,7 +219,7 @@ class Eviction:
         """
         cost_of: Sequence[int | None] = costs or [None] * len(messages)
         key_of = range(len(messages) + 1) if keys is None else keys
-        entries = [to_entry(key_of[index], message, cost_of[index]) for index, message in enumerate(messages)]
+        entries = list(map(to_entry, key_of, messages, cost_of))
         front = 0 if summary is None else summary + 1
         digest = None if summary is None else entries[summary]
         return cls(

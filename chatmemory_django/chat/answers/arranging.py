@@ -14,9 +14,16 @@ from chatmemory_django.core.limits import texts_of
 from chatmemory_django.core.shortening import shortened
 from chatmemory_django.core.tool_calls import UNKNOWN, in_order_of_calls
 from chatmemory_django.core.windows import Entry, Eviction, Window, to_entry
-from chatmemory_django.messages import ChatMessage, MessageType, TextContent, ToolExecutionResultMessage, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    MessageType,
+    TextContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 
-SYSTEM, AI, RESULT = MessageType.SYSTEM, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT
+SYSTEM, RESULT = MessageType.SYSTEM, MessageType.TOOL_EXECUTION_RESULT
 
 RESULTS_PER_WINDOW = 4
 """
@@ -53,7 +60,11 @@ class SentWindow(Window):
         """Return the parts that the entries of *memory* are, whose costs are as *window* counts them."""
         counted, extra = self.counts_tokens, self._extra
         return [
-            Part(entry.key, message, cost + extra(message) if entry.type == AI else cost)
+            Part(
+                entry.key,
+                message,
+                cost + extra(message) if isinstance(message, AiMessage) and message.thinking else cost,
+            )
             if counted and (cost := entry.cost) is not None
             else Part(entry.key, message, self.cost(message))
             for entry in memory

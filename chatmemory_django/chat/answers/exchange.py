@@ -46,7 +46,7 @@ from chatmemory_django.chat.model import (
     ToolSpecification,
     UnsupportedFileError,
 )
-from chatmemory_django.chat.outgoing import for_vendor
+from chatmemory_django.chat.outgoing import Outgoing, for_vendor
 from chatmemory_django.chat.runs.leases import Lease
 from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import SHORTENED
@@ -169,14 +169,15 @@ class Exchange:
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
-        for event in self._stored_events:
-            if self.was_stored and isinstance(event, ChatResponse):
-                self.response = event
+        response: ChatResponse | None = None
+        for event in self._stored_events:  # who stops reading here has received nothing of the model
+            response = event if isinstance(event, ChatResponse) else response
             yield event
         stored = self.question.stored
         if stored is None or self.resumed is not None:
             return
         self.is_complete, self.pending = stored.stands, stored.pending
+        self.response = response if self.is_complete else None
 
     def open(self, system: str | None, context: str | None = None) -> None:
         """
@@ -273,8 +274,10 @@ class Exchange:
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
         is_new = self.question.message is not None and self.question.stored is None and self.resumed is None
-        keyed = list(zip(sent.keys, sent.messages, strict=True))
-        outgoing = for_vendor(keyed, self._model.rules, begun=begun if is_new else None)
+        keyed = zip(sent.keys, sent.messages, strict=True)
+        outgoing = Outgoing(sent.messages, sent.keys)
+        if self._model.rules is not None:
+            outgoing = for_vendor(list(keyed), self._model.rules, begun=begun if is_new else None)
         if outgoing.unsupported is not None:
             raise UnsupportedFileError(f"The model does not take the {outgoing.unsupported} of the question.")
         if outgoing.changes:

@@ -127,17 +127,14 @@ class Outgoing(NamedTuple):
     """What the vendor does not take of the question."""
 
 
-def for_vendor(
-    messages: Sequence[tuple[int, ChatMessage]], rules: Rules | None, *, begun: int | None = None
-) -> Outgoing:
+def for_vendor(messages: Sequence[tuple[int, ChatMessage]], rules: Rules, *, begun: int | None = None) -> Outgoing:
     """
-    Return *messages*, which come with their sequences, as *rules* allow them; those that they allow stay as they are,
-    and without rules all do.
+    Return *messages*, which come with their sequences, as *rules* allow them; those that they allow stay as they are.
 
     A file that the model does not take becomes a note. If it is a user's, in a message from the sequence *begun* on, it
     is what is ``unsupported``.
     """
-    if rules is None or _are_turns(messages, rules):
+    if _are_turns(messages, rules):
         return Outgoing([message for _, message in messages], [sequence for sequence, _ in messages])
     return _Fitting(rules, begun).of(messages)
 

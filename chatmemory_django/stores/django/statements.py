@@ -263,8 +263,8 @@ def _history(*, owned: bool, before: bool, count: int | None, locks: bool) -> St
 
 
 @cache
-def _move(*, owned: bool, client_message_ids: int) -> Statement:
-    """Return the UPDATE of a conversation that is as it was read, and has no message with one of the new ids."""
+def _move(columns: tuple[str, ...], *, owned: bool, client_message_ids: int) -> Statement:
+    """Return the UPDATE of *columns* of a conversation that is as it was read and has no message with a new id."""
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(
@@ -279,7 +279,7 @@ def _move(*, owned: bool, client_message_ids: int) -> Statement:
             rows = rows.exclude(
                 Exists(Message.objects.filter(conversation_id=OuterRef("id"), client_message_id__in=ids))
             )
-        moved = {column: Parameter(Conversation, column) for column in State._fields[4:]}
+        moved = {column: Parameter(Conversation, column) for column in columns}
         # Clocks may run backwards; the last activity must not.
         active_at = Greatest(F("updated_at"), Parameter(Conversation, "updated_at", "active_at"))
         return rows.update(version=F("version") + 1, updated_at=active_at, **moved)
@@ -519,7 +519,10 @@ def move_and_insert(
 
 
 def _move_of(change: Change, owner: object) -> Statement:
-    return _move(owned=owner is not None, client_message_ids=len(change.client_message_ids))
+    # Only what changes, in few variants: psycopg remembers no statement that has more than 50 parameters.
+    moved = zip(State._fields[4:], change.before[4:], change.after[4:], strict=True)
+    columns = tuple(column for column, before, after in moved if before != after)
+    return _move(columns, owned=owner is not None, client_message_ids=len(change.client_message_ids))
 
 
 def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:

@@ -209,6 +209,17 @@ class TestWhatHappenedIsRemembered:
         assert len(history()) == 3
         self.goes_on(ask, bot, till)
 
+    @pytest.mark.parametrize("ask", ["stream-late"], indirect=True)
+    def test_after_its_reader_has_left_what_was_stored_before_the_model_is_asked_again(self, ask, till):
+        bot = Assistant(ScriptedModel(PAY, DOWN, "7"), tools=tools(till.pay), keep_partial=True)
+        with ask.fails(RateLimitError):
+            ask(bot, "Pay.", name="q1")
+
+        ask.until(lambda: True, bot, "Pay.", name="q1")
+
+        assert history() == [QUESTION, PAY, PAID]
+        self.goes_on(ask, bot, till)
+
     @two_ways
     def test_after_more_calls_than_are_read_at_once(self, ask, till, monkeypatch):
         monkeypatch.setattr(stored, "MAX_STEPS", 4)

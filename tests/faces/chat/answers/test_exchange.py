@@ -4,12 +4,11 @@ import pytest
 from django.contrib.auth.models import User
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ChatModel, ChatResponse, ContextLengthError, UnavailableError
+from chatmemory_django.chat.model import ChatModel, ChatResponse, ContextLengthError
 from chatmemory_django.memory import TokenWindowChatMemory
-from chatmemory_django.messages import AiMessage, ToolExecutionRequest
+from chatmemory_django.messages import AiMessage
 from chatmemory_django.models import Message
 from tests.estimators import Words
-from tests.faces.chat.scripted import ScriptedModel
 
 pytestmark = pytest.mark.django_db
 
@@ -17,27 +16,6 @@ pytestmark = pytest.mark.django_db
 class Parrot(ChatModel):
     def do_chat(self, request):
         return ChatResponse(AiMessage(request.messages[-1].single_text))
-
-
-class TestAnAnswerThatGoesOn:
-    def test_a_stream_that_is_closed_while_it_repeats_what_is_stored_stores_nothing_twice(self):
-        call = ToolExecutionRequest("1", "look", "{}")
-        model = ScriptedModel(AiMessage(None, None, [call]), UnavailableError("down"), "Here.")
-        assistant = Assistant(model, tools=[look], persist="early", keep_partial=True)
-        with pytest.raises(UnavailableError):
-            assistant.chat("c", "Where?")
-
-        events = assistant.stream("c", "Where?")
-        next(events)
-        events.close()
-
-        assert [each.type for each in Message.objects.order_by("sequence")] == ["USER", "AI", "TOOL_EXECUTION_RESULT"]
-        assert assistant.chat("c", "Where?") == "Here."
-
-
-def look() -> str:
-    """Look."""
-    return "There."
 
 
 class TestMessagesThatDoNotFit:
