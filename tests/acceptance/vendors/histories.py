@@ -235,7 +235,8 @@ class Site:
     def resume(self, chat: Chat) -> None:
         """Decide on the calls that wait; another vendor may go on with the answer."""
         decisions = [Decision(each, approved=self.random.random() < 0.7) for each in chat.pending]
-        vendor, way = self._who_takes(foreign.kinds_in(self._history(chat, MessageType.USER)[-1].chat_message))
+        questions = self._history(chat, MessageType.USER)
+        vendor, way = self._who_takes(foreign.kinds_in(questions[-1].chat_message) if questions else set())
         self._asked(chat, vendor, way, Resume(*decisions))
 
     def add(self, chat: Chat) -> None:
