@@ -76,6 +76,22 @@ class TestRecording:
         assert set(Conversation.objects.values_list("title", flat=True)) == {""}
         assert Message.objects.count() == 6
 
+    def test_nobody_who_counts_queries_sees_one_that_is_only_recorded(self, conversation):
+        seen = []
+
+        def count(execute, sql, *arguments):
+            seen.append(sql)
+            return execute(sql, *arguments)
+
+        with connection.execute_wrapper(count):
+            Statement(
+                lambda using: Conversation.objects.using(using).update(title=Parameter(Conversation, "title"))
+            ).on(connection)
+            assert seen == []
+            Message.objects.count()
+
+        assert len(seen) == 1
+
     def test_values_are_adapted_by_their_fields(self, conversation):
         moment = datetime.datetime(2026, 11, 21, 7, 8, 9, 123456, tzinfo=datetime.UTC)
         metadata = {"usage": [1, None, "日本"]}

@@ -112,13 +112,14 @@ class Statement:
                 raise _Recorded
             return None
 
-        # It is not executed, so tests must not count it as a query.
+        # It is not executed, so nobody must count it as a query.
         is_logged, connection.force_debug_cursor = connection.force_debug_cursor, False
+        wrappers, connection.execute_wrappers = connection.execute_wrappers, [instead]
         try:
-            with connection.execute_wrapper(instead), suppress(_Recorded):
+            with suppress(_Recorded):
                 self._run(connection.alias)
         finally:
-            connection.force_debug_cursor = is_logged
+            connection.force_debug_cursor, connection.execute_wrappers = is_logged, wrappers
         if len(found) != 1:  # the others would never be executed
             raise RuntimeError(f"The ORM must execute exactly one statement to record, not {len(found)}.")
         return found[0]
