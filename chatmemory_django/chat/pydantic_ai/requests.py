@@ -13,6 +13,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice
 from chatmemory_django.chat.outgoing import STRICTEST, Rules, reasoning_of
+from chatmemory_django.chat.pydantic_ai.caching import with_breakpoints
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.formats.pydantic_ai import from_message
 from chatmemory_django.messages import AiMessage, ChatMessage, CustomMessage, ToolExecutionResultMessage, UserMessage
@@ -23,12 +24,14 @@ ANY_OBJECT = ResponseFormat({"type": "object"})
 def to_arguments(request: ChatRequest, model: Model, settings: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return pydantic-ai's arguments for *request*; its own values replace those of *settings*."""
     parameters = to_parameters(request, model)
-    return {
-        "model": model,
-        "messages": model.prepare_messages(to_messages(request.messages, model, rules), parameters),
-        "model_request_parameters": parameters,
-        "model_settings": to_settings(request, {**(model.settings or {}), **settings}),
-    }
+    return with_breakpoints(
+        {
+            "model": model,
+            "messages": model.prepare_messages(to_messages(request.messages, model, rules), parameters),
+            "model_request_parameters": parameters,
+            "model_settings": to_settings(request, {**(model.settings or {}), **settings}),
+        }
+    )
 
 
 def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = STRICTEST) -> list[ModelMessage]:
