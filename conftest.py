@@ -26,6 +26,7 @@ ADAPTERS = {
     "ag_ui": "AG-UI",
     "agents": "OpenAI Agents SDK",
     "anthropic": "Anthropic's client",
+    "boto3": "AWS's client",
     "cryptography": "cryptography",
     "genai_prices": "genai-prices",
     "google.genai": "Google's client",

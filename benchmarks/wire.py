@@ -65,7 +65,8 @@ class Anthropic:
         """Yield the blocks of the last request."""
         system = self.body.get("system", [])
         blocks = [("tools", each) for each in self.body.get("tools", [])]
-        blocks += [("system", each) for each in ([{"text": system}] if isinstance(system, str) else system)]
+        texts = [{"type": "text", "text": system}] if isinstance(system, str) else system
+        blocks += [("system", each) for each in texts]
         blocks += [(message["role"], each) for message in self.body["messages"] for each in message["content"]]
         for index, (place, each) in enumerate(blocks):
             rest = {name: value for name, value in each.items() if name != "cache_control"}
@@ -87,10 +88,10 @@ class Bedrock:
     def _answer(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         self.body = json.loads(request.body)
         usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
-        said = {"role": "assistant", "content": [{"text": "Yes."}]}
+        message = {"role": "assistant", "content": [{"text": "Yes."}]}
         end = {"stopReason": "end_turn"}
         if request.url.endswith("/converse"):
-            content = json.dumps({"output": {"message": said}, **end, "usage": usage, "metrics": {}}).encode()
+            content = json.dumps({"output": {"message": message}, **end, "usage": usage, "metrics": {}}).encode()
             return AWSResponse(request.url, 200, {"content-type": "application/json"}, _Raw(content))
         events: dict[str, dict[str, Any]] = {
             "messageStart": {"role": "assistant"},

@@ -158,6 +158,12 @@ def test_what_is_marked_is_stable(sent: Sent, rounds: list[tuple[int, ...]]):
         assert [block[:2] for block in second[: len(first)]] == [block[:2] for block in first]
 
 
+@chats
+def test_but_for_breakpoints_a_request_is_the_same(sent: Sent, rounds: list[tuple[int, ...]]):
+    for messages in requests_of(rounds):
+        assert [block[:2] for block in sent(messages)] == [block[:2] for block in sent(messages, cache=False)]
+
+
 def test_without_tools_or_an_earlier_question_there_are_fewer(sent: Sent):
     blocks = sent([UserMessage("question 1")], tools=())
 
