@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import wire
 from benchmarks.wire import Block
+from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatRequest, ToolSpecification
 from chatmemory_django.chat.pydantic_ai import PydanticAiChatModel
 from chatmemory_django.messages import (
@@ -52,6 +53,11 @@ def sent(request: pytest.FixtureRequest) -> Sent:
         return ask(vendor, messages, model=model, tools=tools)
 
     return send
+
+
+def find(parcel: str) -> str:
+    """Find a parcel."""
+    return parcel
 
 
 def ask(vendor: Any, messages: Sequence[ChatMessage], *, tools=(FIND,), model=None) -> list[Block]:
@@ -159,7 +165,7 @@ def test_what_is_marked_is_stable(sent: Sent, rounds: list[tuple[int, ...]]):
 
 
 @chats
-def test_but_for_breakpoints_a_request_is_the_same(sent: Sent, rounds: list[tuple[int, ...]]):
+def test_apart_from_breakpoints_a_request_is_the_same(sent: Sent, rounds: list[tuple[int, ...]]):
     for messages in requests_of(rounds):
         assert [block[:2] for block in sent(messages)] == [block[:2] for block in sent(messages, cache=False)]
 
@@ -213,3 +219,23 @@ def test_vendors_that_cache_by_themselves_have_none(server: ModelServer):
     chat_model(Google(), server).chat(ChatRequest(messages=messages, tools=[FIND]))
 
     assert "cache" not in json.dumps(server.requests[-1].body)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("make", VENDORS.values(), ids=VENDORS)
+def test_the_context_of_an_assistant_is_behind_the_third(make: Callable[[], Any]):
+    vendor = make()
+    model = PydanticAiChatModel(vendor.model)
+    assistant = Assistant(
+        model, system_message="Be brief.", tools=[find], context=lambda question: f"context {question}"
+    )
+    for number in range(3):
+        assistant.chat("caching", f"question {number}")
+
+    blocks = list(vendor.blocks())
+    *_, before, end = (blocks[index].text for index in marked(blocks))
+    assert len(marked(blocks)) == MOST
+    assert "question 1" in before
+    assert "question 2" in end
+    assert ["context" in block.text for block in blocks[-2:]] == [True, False]
+    assert not any("context" in block.text for block in blocks[:-2])
