@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from chatmemory_django.chat.outgoing.rules import Rules, System, Words
+from chatmemory_django.chat.outgoing.rules import Calls, Rules, System, Words
 from chatmemory_django.core.media import Source, source_of
 from chatmemory_django.core.shortening import FILES
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
@@ -98,6 +98,12 @@ class Change(StrEnum):
     """A blank text is left out or replaced."""
     FILE = "file"
     """A note stands for a file."""
+    TEXT = "text"
+    """A call, or a result, is a text."""
+    SPLIT = "split"
+    """The calls of an answer are sent one at a time."""
+    THINKING = "thinking"
+    """What the vendor sent with the answer, such as thinking, is sent with a later one that is the same."""
 
 
 class Changed(NamedTuple):
@@ -154,7 +160,7 @@ def _are_turns(messages: Sequence[tuple[int, ChatMessage]], rules: Rules) -> boo
     is_any_turn, is_users_turn, may_be_blank = not rules.begins_with_user, True, rules.words is not Words.VISIBLE
     for _, message in messages:  # whose exact types are looked at, since that is quicker
         if type(message) is AiMessage and (is_any_turn or not is_users_turn):
-            if message.tool_execution_requests:
+            if message.tool_execution_requests or (message.attributes and not rules.repeats_responses):
                 return False
             text, is_users_turn = message.text, True
         elif type(message) is UserMessage and (is_any_turn or is_users_turn):
@@ -187,6 +193,7 @@ class _Fitting:
         self._ids: Mapping[tuple[int, int], str] = {}
         self._tools: dict[str, None] = {}
         self._images_left_out = 0
+        self._repeated: frozenset[int] = frozenset()
         self._unsupported: str | None = None
 
     def of(self, messages: Sequence[tuple[int, ChatMessage]]) -> Outgoing:
@@ -194,6 +201,7 @@ class _Fitting:
         messages = self._paired(messages)
         self._ids = self._made_ids(messages)
         self._images_left_out = self._too_many_images(messages)
+        self._repeated = frozenset(() if rules.repeats_responses else _repeated(messages))
         for key, message in messages:
             match message:
                 case SystemMessage():
@@ -203,7 +211,7 @@ class _Fitting:
                 case AiMessage():
                     self._add_answer(key, message)
                 case ToolExecutionResultMessage():
-                    self._add(key, self._result(key, message, next(self._calls)))
+                    self._add_result(key, self._result(key, message, next(self._calls)))
                 case CustomMessage():  # the model's class knows it, or leaves it out
                     self._sent.append((key, message))
         newest, last = messages[-1][0] if messages else 0, self._last_message
@@ -213,7 +221,7 @@ class _Fitting:
         if isinstance(last, AiMessage) and not rules.ends_with_answer:
             self._insert(newest, GO_ON)
         tools = tuple(self._tools) if rules.specifies_tools else ()
-        sent = [*self._front, *self._sent]
+        sent = [*self._front, *(self._one_at_a_time() if rules.calls is Calls.ONE else self._sent)]
         changes = tuple(self._changes)
         return Outgoing([each for _, each in sent], [key for key, _ in sent], changes, tools, self._unsupported)
 
@@ -307,6 +315,10 @@ class _Fitting:
     # Answers and results
 
     def _add_answer(self, key: int, message: AiMessage) -> None:
+        if key in self._repeated:
+            self._note(key, Change.THINKING)
+            rest = {name: value for name, value in message.attributes.items() if name != VENDOR_ATTRIBUTE}
+            message = replace(message, attributes=rest)
         calls = message.tool_execution_requests
         text = message.text
         if text is not None and (not text or text.isspace()):  # an empty one without calls is nothing to any vendor
@@ -315,12 +327,16 @@ class _Fitting:
             fitted = tuple(self._call(key, position, call) for position, call in enumerate(calls))
             calls = calls if all(map(_is, fitted, calls)) else fitted
             self._calls = iter(calls)
-        elif text is None and not (self._rules.returns_responses and VENDOR_ATTRIBUTE in message.attributes):
+        elif text is None:  # a thought alone is refused
             self._note(key, Change.LEFT_OUT)
             return
         if text is not message.text or calls is not message.tool_execution_requests:
             self._noted(key, Change.BLANK, text, message.text)
             message = replace(message, text=text, tool_execution_requests=calls)
+        if calls and self._rules.calls is Calls.TEXT:
+            self._note(key, Change.TEXT)
+            called = [f"[Call of the tool {call.name}: {call.arguments}]" for call in calls]
+            message = replace(message, text="\n\n".join(filter(None, [text, *called])), tool_execution_requests=())
         self._add(key, message)
 
     def _call(self, key: int, position: int, call: ToolExecutionRequest) -> ToolExecutionRequest:
@@ -353,10 +369,34 @@ class _Fitting:
                     taken.add(own)
         return made
 
+    def _one_at_a_time(self) -> Iterator[tuple[int, ChatMessage]]:
+        """Yield what is sent; of the calls of an answer, each but the first stands alone in front of its result."""
+        waiting: list[tuple[int, AiMessage]] = []
+        for key, message in self._sent:
+            if isinstance(message, AiMessage) and len(message.tool_execution_requests) > 1:
+                self._note(key, Change.SPLIT)
+                first, *others = message.tool_execution_requests
+                waiting = [(key, replace(message, tool_execution_requests=(first,)))]
+                waiting += [(key, AiMessage(None, None, [call])) for call in others]
+            elif isinstance(message, ToolExecutionResultMessage) and waiting:
+                yield waiting.pop(0)
+                yield key, message
+            else:
+                yield key, message
+
+    def _add_result(self, key: int, message: ToolExecutionResultMessage) -> None:
+        if self._rules.calls is not Calls.TEXT:
+            self._add(key, message)
+            return
+        self._note(key, Change.TEXT)
+        contents = [TextContent(f"[Result of the tool {message.tool_name}:]"), *message.contents]
+        texts = [each.text for each in contents if isinstance(each, TextContent)]
+        self._add(key, UserMessage("\n".join(texts) if len(texts) == len(contents) else contents))
+
     def _result(
         self, key: int, message: ToolExecutionResultMessage, call: ToolExecutionRequest
     ) -> ToolExecutionResultMessage:
-        contents = self._contents(key, message.contents)
+        contents = self._contents(key, message.contents, is_result=True)
         if contents is message.contents and (message.id, message.tool_name) == (call.id, call.name):
             return message
         self._noted(key, Change.CALL_ID, call.id, message.id)
@@ -376,7 +416,7 @@ class _Fitting:
         return replace(message, contents=contents, name=name)
 
     def _contents(
-        self, key: int, contents: tuple[Content | None, ...], *, is_asked: bool = False
+        self, key: int, contents: tuple[Content | None, ...], *, is_asked: bool = False, is_result: bool = False
     ) -> tuple[Content | None, ...]:
         rules = self._rules
         fitted: list[Content] = []
@@ -387,7 +427,7 @@ class _Fitting:
                 else:
                     self._note(key, Change.BLANK)
             elif content is not None:
-                fitted.append(self._file(key, content, is_asked=is_asked))
+                fitted.append(self._file(key, content, is_asked=is_asked, is_result=is_result))
         if not fitted:
             fitted.append(NO_TEXT)
             self._note(key, Change.BLANK)
@@ -399,10 +439,10 @@ class _Fitting:
 
     # Files
 
-    def _file(self, key: int, content: Content, *, is_asked: bool) -> Content:
+    def _file(self, key: int, content: Content, *, is_asked: bool, is_result: bool) -> Content:
         """Return *content*, a file, with its media type, or a note if the model does not take it."""
         source = source_of(content)
-        if source is not None and self._takes(content, source):
+        if source is not None and self._takes(content, source, is_result=is_result):
             if source.mime_type or not (data := base64_of(source)):
                 return content
             typed = replace(source, mime_type=media_type_of(source, data))
@@ -412,12 +452,13 @@ class _Fitting:
             self._unsupported = _described(content)
         return TextContent(f"[{_described(content)} left out]")
 
-    def _takes(self, content: Content, source: Source) -> bool:
+    def _takes(self, content: Content, source: Source, *, is_result: bool) -> bool:
         rules, kind = self._rules, _KINDS[type(content)]
         if kind == "image" and self._images_left_out:
             self._images_left_out -= 1
             return False
-        if kind not in rules.files or (kind == "pdf" and (source.mime_type or PDF) != PDF):
+        taken = rules.files & rules.result_files if is_result else rules.files
+        if kind not in taken or (kind == "pdf" and (source.mime_type or PDF) != PDF):
             return False
         data = base64_of(source)
         if data is None:
@@ -454,6 +495,17 @@ def _are_paired(messages: Sequence[tuple[int, ChatMessage]]) -> bool:
         elif isinstance(message, AiMessage):
             calls = list(message.tool_execution_requests)
     return not calls
+
+
+def _repeated(messages: Sequence[tuple[int, ChatMessage]]) -> Iterator[int]:
+    """Yield the sequences of answers with a response of their vendor that a later answer has, too."""
+    later: set[object] = set()
+    for key, message in reversed(messages):
+        response = message.attributes.get(VENDOR_ATTRIBUTE) if isinstance(message, AiMessage) else None
+        if isinstance(response, Mapping) and (response_id := response.get("provider_response_id")):
+            if response_id in later:
+                yield key
+            later.add(response_id)
 
 
 def _joined(first: UserMessage, second: UserMessage) -> UserMessage:

@@ -2,7 +2,7 @@
 What each vendor accepts, the strictest that it documents.
 
 A new ``Rules()`` is the strictest of all: what it allows, every vendor allows. A profile states what its vendor allows
-beyond that. Files are the exception: unknown models are sent all kinds.
+beyond that. Files and calls are the exceptions: unknown models are sent files of all kinds, and many calls at a time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ class Words(Enum):
     """Any may, and an answer that only calls tools has an empty text: chat templates fail on none."""
 
 
+class Calls(Enum):
+    """How an answer may call tools."""
+
+    MANY = "many"
+    ONE = "one"
+    """One call in each answer, with its result behind it."""
+    TEXT = "text"
+    """In words, as the results are in a user's: the chat template knows no tools."""
+
+
 KINDS = frozenset({"image", "audio", "video", "pdf"})
 """The kinds of files."""
 
@@ -55,6 +65,8 @@ class Rules:
     """Whether a user's message may follow the result of a tool."""
     words: Words = Words.VISIBLE
     """Which texts may be blank."""
+    calls: Calls = Calls.MANY
+    """How an answer may call tools."""
     call_id: re.Pattern[str] = re.compile("[A-Za-z0-9_-]{1,40}")
     """What the id of a call matches, which is always unique, ..."""
     tool_name: re.Pattern[str] = re.compile("[A-Za-z0-9_-]{1,64}")
@@ -64,7 +76,9 @@ class Rules:
     specifies_tools: bool = False
     """Whether a request that has calls in its messages must specify tools."""
     files: frozenset[str] = KINDS
-    """The kinds of files, of ``KINDS``, that the model takes ..."""
+    """The kinds of files, of ``KINDS``, that the model takes, ..."""
+    result_files: frozenset[str] = KINDS
+    """... those of them that it takes in the result of a tool, too, ..."""
     linked: frozenset[str] = KINDS
     """... and those that may be given by a URL."""
     audio_types: frozenset[str] | None = None
@@ -76,7 +90,9 @@ class Rules:
     returns_reasoning: bool = False
     """Whether an answer that calls tools must have ``reasoning_content``, the model's thinking."""
     returns_responses: bool = True
-    """Whether the model's class sends back what the vendor sent with an answer, such as signatures of thinking."""
+    """Whether the model's class sends back what the vendor sent with an answer, such as signatures of thinking, ..."""
+    repeats_responses: bool = False
+    """... and whether that may be there twice, where a memory has the answer twice."""
 
 
 STRICTEST = Rules()
@@ -94,10 +110,16 @@ OPENAI = Rules(
     files=frozenset({"image", "audio", "pdf"}),
     max_images=None,
     text_beside_pdf=False,
+    repeats_responses=True,
 )
 """OpenAI's chat completions."""
 
-OPENAI_RESPONSES = replace(OPENAI, call_id=re.compile(".{1,64}", re.DOTALL))
+OPENAI_RESPONSES = replace(
+    OPENAI,
+    call_id=re.compile(".{1,64}", re.DOTALL),
+    files=frozenset({"image", "pdf"}),
+    repeats_responses=False,
+)
 """OpenAI's responses."""
 
 ANTHROPIC = Rules(
@@ -108,6 +130,7 @@ ANTHROPIC = Rules(
     tool_name=re.compile("[A-Za-z0-9_-]{1,128}"),
     files=frozenset({"image", "pdf"}),
     text_beside_pdf=False,
+    repeats_responses=True,
 )
 """Claude. Anthropic itself combines messages of the same role."""
 
@@ -118,6 +141,7 @@ GEMINI = Rules(
     tool_name=re.compile("[A-Za-z0-9_.:-]{1,64}"),
     max_images=None,
     text_beside_pdf=False,
+    repeats_responses=True,
 )
 """Gemini. Only answers that call tools may not follow another, but they are merged alike."""
 
@@ -127,6 +151,8 @@ BEDROCK = Rules(
     call_id=re.compile("[A-Za-z0-9_-]{1,64}"),
     specifies_tools=True,
     files=frozenset({"image", "pdf"}),
+    result_files=frozenset({"image"}),
+    repeats_responses=True,
 )
 """Amazon Bedrock's Converse."""
 
@@ -148,8 +174,14 @@ MOONSHOT = DEEPSEEK
 
 OPEN_MODEL = Rules(words=Words.NEVER_NULL, call_id=ANYTHING, tool_name=ANYTHING, ends_with_answer=True)
 """
-Qwen, Gemma, Cohere's and other open models behind vLLM, SGLang, llama.cpp or Ollama: their chat templates have rules.
+Qwen, GLM and other open models behind vLLM, SGLang, llama.cpp or Ollama: their chat templates have rules.
 """
+
+LLAMA_3 = replace(OPEN_MODEL, calls=Calls.ONE)
+"""Llama 3, whose template takes one call at a time."""
+
+WITHOUT_TOOLS = replace(OPEN_MODEL, calls=Calls.TEXT)
+"""Gemma 3 and Cohere's open models, whose templates know no tools."""
 
 HOSTS = {
     "api.openai.com": OPENAI,
@@ -169,7 +201,9 @@ NAMES = {
     re.compile(".*claude"): ANTHROPIC,
     re.compile(".*gemini"): GEMINI,
     re.compile(".*(stral|xtral)"): MISTRAL,
-    re.compile(".*(gpt-oss|qwen|qwq|gemma|llama|glm|command-|cohere|[:/])"): OPEN_MODEL,
+    re.compile(".*(gemma-?3|cohere|aya-)"): WITHOUT_TOOLS,
+    re.compile(".*llama-?3"): LLAMA_3,
+    re.compile(".*(gpt-oss|qwen|qwq|gemma|llama|glm|command-|[:/])"): OPEN_MODEL,
     re.compile("(chat)?gpt-|o[1-9]"): OPENAI,
     re.compile("deepseek-"): DEEPSEEK,
     re.compile("kimi-|moonshot-"): MOONSHOT,

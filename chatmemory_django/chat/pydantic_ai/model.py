@@ -30,7 +30,7 @@ from chatmemory_django.chat.pydantic_ai.errors import model_errors
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
-from chatmemory_django.chat.pydantic_ai.vendors import rules_for
+from chatmemory_django.chat.pydantic_ai.vendors import expressible, rules_for
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.messages import AiMessage
 
@@ -86,7 +86,7 @@ class PydanticAiChatModel(ChatModel):
 
     @cached_property
     def rules(self) -> Rules:
-        return rules_for(self._given) if self._rules is None else self._rules
+        return rules_for(self._given) if self._rules is None else expressible(self._rules)
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         return run(self._chat(request, self._model(request.model_name)))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ThinkingPart,
+    ToolReturnPart,
+)
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
@@ -18,20 +26,28 @@ from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.formats.pydantic_ai import from_message
 from chatmemory_django.messages import AiMessage, ChatMessage, CustomMessage, ToolExecutionResultMessage, UserMessage
 
+CLAUDE = "anthropic"
+"""pydantic-ai's name of what knows the thinking of Claude, on Bedrock, too."""
+
+BEDROCK_FIELDS = "bedrock_additional_model_requests_fields"
+
 ANY_OBJECT = ResponseFormat({"type": "object"})
 
 
 def to_arguments(request: ChatRequest, model: Model, settings: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return pydantic-ai's arguments for *request*; its own values replace those of *settings*."""
     parameters = to_parameters(request, model)
-    return with_breakpoints(
-        {
-            "model": model,
-            "messages": model.prepare_messages(to_messages(request.messages, model, rules), parameters),
-            "model_request_parameters": parameters,
-            "model_settings": to_settings(request, {**(model.settings or {}), **settings}),
-        }
-    )
+    messages = model.prepare_messages(to_messages(request.messages, model, rules), parameters)
+    defaults = {**(model.settings or {}), **settings}
+    if model.canonical_system == CLAUDE and _goes_on_for_another(messages):
+        defaults = _without_thinking(defaults)
+    arguments = {
+        "model": model,
+        "messages": messages,
+        "model_request_parameters": parameters,
+        "model_settings": to_settings(request, defaults),
+    }
+    return with_breakpoints(arguments)
 
 
 def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = STRICTEST) -> list[ModelMessage]:
@@ -102,6 +118,23 @@ def _sent(message: ChatMessage, model: Model, rules: Rules, index: int) -> list[
                 f"messages[{index}] has a file without its content, its URL or its type; give them.", index=index
             )
     return ModelMessagesTypeAdapter.validate_python(made)
+
+
+def _goes_on_for_another(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether *messages* end with results of calls before which the model has not thought itself."""
+    if not messages or not any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+        return False
+    *_, first = takewhile(lambda each: isinstance(each, ModelResponse), reversed(messages[:-1]))
+    return not isinstance(first.parts[0], ThinkingPart)
+
+
+def _without_thinking(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *settings* by which Claude does not think: if it did, it would refuse calls without its thoughts."""
+    found = {name: value for name, value in settings.items() if name not in {"thinking", "anthropic_thinking"}}
+    fields = dict(settings.get(BEDROCK_FIELDS) or {})
+    if fields.pop("thinking", None):
+        found[BEDROCK_FIELDS] = fields
+    return {**found, "thinking": False} if "thinking" in settings else found
 
 
 def _takes_schemas(model: Model, has_tools: bool) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic_ai.models import Model, parse_model_id
 
 from chatmemory_django.chat.outgoing.rules import (
@@ -32,17 +34,24 @@ VENDORS = {
     "google-vertex": GEMINI,
     "mistral": MISTRAL,
     "moonshotai": MOONSHOT,
-    "ollama": OPEN_MODEL,
     "openai": OPENAI_RESPONSES,
     "openai-chat": OPENAI,
     "openai-responses": OPENAI_RESPONSES,
-    "vllm": OPEN_MODEL,
 }
 """The profiles, by the name before the colon. pydantic-ai asks ``openai:`` for responses."""
 
 
 def rules_for(model: str | Model) -> Rules:
-    """Return the profile of *model*, or of its name."""
+    """Return the profile of *model*, or of its name, as ``expressible``."""
+    return expressible(_rules_for(model))
+
+
+def expressible(rules: Rules) -> Rules:
+    """Return *rules* without what pydantic-ai cannot express: it puts files of results into a user's message behind."""
+    return rules if rules.user_after_result else replace(rules, result_files=frozenset())
+
+
+def _rules_for(model: str | Model) -> Rules:
     if isinstance(model, Model):
         has_chat = model.system == "openai" and "Responses" not in type(model).__name__
         return _of("openai-chat" if has_chat else model.system, model.model_name, model.base_url)
@@ -55,4 +64,8 @@ def _of(vendor: str, name: str, base_url: str | None) -> Rules:
         return STRICTEST
     if vendor == "openai-chat" and base_url is not None:  # a server that has OpenAI's API
         return rules_of(name, base_url)
+    if vendor in {"ollama", "vllm"}:  # with it in front, each name is at least an open model's
+        return rules_of(f"{vendor}/{name}")
+    if vendor == "bedrock" and "claude" in name:
+        return replace(BEDROCK, result_files=BEDROCK.files)
     return VENDORS.get(vendor) or rules_of(name, base_url)

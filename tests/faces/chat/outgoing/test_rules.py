@@ -13,12 +13,14 @@ from chatmemory_django.chat.outgoing import (
     BEDROCK,
     DEEPSEEK,
     GEMINI,
+    LLAMA_3,
     MISTRAL,
     MOONSHOT,
     OPEN_MODEL,
     OPENAI,
     OPENAI_RESPONSES,
     STRICTEST,
+    WITHOUT_TOOLS,
     Change,
     Changed,
     Outgoing,
@@ -324,6 +326,47 @@ class TestResults:
         assert {Changed(2, Change.LEFT_OUT), Changed(3, Change.INSERTED)} == set(made.changes)
 
 
+class TestCalls:
+    def test_llama_3_calls_one_tool_at_a_time(self):
+        first, second = call("a", arguments='{"a": 1}'), call("b")
+
+        made = fit(LLAMA_3, Q, calling(first, second, text="Hm."), result("a"), result("b", contents="3"), A, NOW)
+
+        assert made.messages == [
+            Q,
+            calling(first, text="Hm."),
+            result("a"),
+            calling(second),
+            result("b", contents="3"),
+            A,
+            NOW,
+        ]
+        assert made.sequences == [1, 2, 3, 2, 4, 5, 6]
+        assert made.changes == (Changed(2, Change.SPLIT),)
+        assert fit(LLAMA_3, *made.messages).changes == ()
+
+    def test_calls_and_results_are_texts_where_a_template_knows_no_tools(self):
+        made = fit(WITHOUT_TOOLS, Q, calling(call("a"), call("b"), text="Hm."), result("a"), result("b"), NOW)
+
+        assert made.messages == [
+            Q,
+            AiMessage("Hm.\n\n[Call of the tool add: {}]\n\n[Call of the tool add: {}]"),
+            UserMessage("[Result of the tool add:]\n2\n\n[Result of the tool add:]\n2\n\nAnd now?"),
+        ]
+        assert {Changed(2, Change.TEXT), Changed(3, Change.TEXT), Changed(4, Change.TEXT)} <= set(made.changes)
+
+    def test_a_file_of_a_result_is_beside_its_text(self):
+        made = fit(WITHOUT_TOOLS, Q, calling(call()), result(contents=[PNG]), begun=1)
+
+        assert made.messages[2] == UserMessage([TextContent("[Result of the tool add:]"), PNG])
+
+    @all_but()
+    def test_others_call_many(self, rules):
+        both = calling(call("aaaaaaaaa"), call("bbbbbbbbb"))
+
+        assert fit(rules, Q, both, result("aaaaaaaaa"), result("bbbbbbbbb")).messages[1] == both
+
+
 class TestToolsThatAreGone:
     def test_bedrock_is_given_those_of_the_history(self):
         assert fit(BEDROCK, Q, calling(call(), call("b", "find")), result(), result("b", "find")).tools == (
@@ -350,6 +393,27 @@ class TestThinking:
     def test_others_are_sent_none(self, rules):
         assert "reasoning_content" not in to_messages([Q, AiMessage(None, "I add.", [call()]), result()], rules)[1]
 
+    @those("responses", "strictest")
+    def test_what_a_vendor_sent_goes_back_once_and_with_the_last_of_equal_answers(self, rules):
+        signed = AiMessage("2.", "Hm.", (), {VENDOR_ATTRIBUTE: {"provider_response_id": "resp_1"}, "own": 1})
+
+        made = fit(rules, Q, signed, Q, signed, NOW)
+
+        assert made.messages == [Q, AiMessage("2.", "Hm.", (), {"own": 1}), Q, signed, NOW]
+        assert made.changes == (Changed(2, Change.THINKING),)
+
+    @those("OpenAI", "Anthropic", "Gemini", "Bedrock")
+    def test_it_may_go_back_twice(self, rules):
+        signed = AiMessage("2.", "Hm.", (), {VENDOR_ATTRIBUTE: {"provider_response_id": "resp_1"}})
+
+        assert fit(rules, Q, signed, Q, signed, NOW).changes == ()
+
+    @all_but()
+    def test_a_thought_is_not_sent_alone(self, rules):
+        alone = AiMessage(None, "Hm.", (), {VENDOR_ATTRIBUTE: {"parts": []}})
+
+        assert alone not in fit(rules, Q, alone, NOW).messages
+
     def test_it_counts_where_it_is_sent(self):
         thinking = AiMessage(None, "I add.", [call()])
 
@@ -363,7 +427,7 @@ class TestFiles:
         ("rules", "taken"),
         [
             (OPENAI, [PNG, WAV, PDF]),
-            (OPENAI_RESPONSES, [PNG, WAV, PDF]),
+            (OPENAI_RESPONSES, [PNG, PDF]),
             (ANTHROPIC, [PNG, PDF]),
             (GEMINI, [PNG, WAV, PDF, MP4]),
             (BEDROCK, [PNG, PDF]),
@@ -396,6 +460,13 @@ class TestFiles:
             "audio file (audio/wav, 4 bytes)"
         )
         assert fit(rules, Q, calling(call()), result(contents=[PNG]), begun=1).unsupported is None
+
+    @those("Bedrock")
+    def test_a_pdf_of_a_result_becomes_a_note_and_an_image_stays(self, rules):
+        made = fit(rules, Q, calling(call()), result(contents=[PNG, PDF]))
+
+        assert made.messages[2].contents == (PNG, TextContent("[PDF file (application/pdf, 5 bytes) left out]"))
+        assert made.changes == (Changed(3, Change.FILE),)
 
     def test_a_request_has_at_most_100_images_at_claude(self):
         many = [UserMessage([TextContent("?"), *[PNG] * 20]) for _ in range(6)]
@@ -458,7 +529,10 @@ class TestProfiles:
             ("deepseek-ai/DeepSeek-R1", "http://localhost:8000/v1", OPEN_MODEL),
             ("kimi-k2.5", "https://api.moonshot.ai/v1", MOONSHOT),
             ("Qwen/Qwen3.8-9B", "http://localhost:8000/v1", OPEN_MODEL),
-            ("gemma-3", "http://localhost:8000/v1", OPEN_MODEL),
+            ("gemma-3", "http://localhost:8000/v1", WITHOUT_TOOLS),
+            ("google/gemma-4-31B-it", "http://localhost:8000/v1", OPEN_MODEL),
+            ("CohereLabs/aya-expanse-32b", "http://localhost:8000/v1", WITHOUT_TOOLS),
+            ("llama3.1:8b", "http://localhost:11434/v1", LLAMA_3),
             ("gpt-oss:20b", "http://localhost:11434/v1", OPEN_MODEL),
             ("our-model", "http://localhost:8000/v1", STRICTEST),
         ],

@@ -61,7 +61,7 @@ def everywhere(messages: Messages) -> Iterator[str]:
         if isinstance(each, CustomMessage):
             yield "custom messages are nobody's"
         elif isinstance(each, AiMessage):
-            if not (each.text or each.tool_execution_requests or "vendor_response" in each.attributes):
+            if not (each.text or each.tool_execution_requests):
                 yield "an answer has a text or calls"
         elif isinstance(each, UserMessage) and not re.fullmatch(r"[^\s<|\\/>]{1,64}", each.name or "nobody"):
             yield "the name of a speaker"
@@ -138,6 +138,16 @@ def no_blank(messages: Messages) -> Iterator[str]:
         yield "no text is blank"
 
 
+def one_call(messages: Messages) -> Iterator[str]:
+    if any(len(each.tool_execution_requests) > 1 for each in messages if isinstance(each, AiMessage)):
+        yield "an answer has one call"
+
+
+def no_tools(messages: Messages) -> Iterator[str]:
+    if calls_of(messages) or any(isinstance(each, ToolExecutionResultMessage) for each in messages):
+        yield "there are no calls and no results"
+
+
 def objects(messages: Messages) -> Iterator[str]:
     for call in calls_of(messages):
         try:
@@ -173,7 +183,11 @@ KEPT = files(ImageContent, AudioContent, PdfFileContent)
 
 VENDORS: dict[str, tuple[Callable[[Messages], Iterator[str]], ...]] = {
     "OPENAI": (partial(ids, ".{1,40}"), partial(tool_names, STANDARD), KEPT),
-    "OPENAI_RESPONSES": (partial(ids, ".{1,64}"), partial(tool_names, STANDARD), KEPT),
+    "OPENAI_RESPONSES": (
+        partial(ids, ".{1,64}"),
+        partial(tool_names, STANDARD),
+        files(ImageContent, PdfFileContent),
+    ),
     "ANTHROPIC": (
         system_first,
         user_first,
@@ -220,13 +234,19 @@ VENDORS: dict[str, tuple[Callable[[Messages], Iterator[str]], ...]] = {
     "DEEPSEEK": (partial(tool_names, STANDARD), files()),
     "MOONSHOT": (partial(tool_names, STANDARD), files()),
     "OPEN_MODEL": (system_first, one_system, user_first, alternate, objects, files(*ALL)),
+    "LLAMA_3": (system_first, one_system, user_first, alternate, objects, one_call),
+    "WITHOUT_TOOLS": (system_first, one_system, user_first, alternate, no_tools),
 }
 
 
 def broken(vendor: str, messages: Messages) -> list[str]:
-    """Return the rules of *vendor* that *messages* break; those of all together for STRICTEST, except files."""
+    """Return the rules of *vendor* that *messages* break; those of most together for STRICTEST, except files."""
     messages = [each for each in messages if not isinstance(each, CustomMessage)]  # classes of vendors leave them out
-    named = [vendor] if vendor in VENDORS else [name for name in VENDORS if name != "MISTRAL"]
+    named = (
+        [vendor]
+        if vendor in VENDORS
+        else [name for name in VENDORS if name not in {"MISTRAL", "LLAMA_3", "WITHOUT_TOOLS"}]
+    )
     checks = [everywhere, *(check for name in named for check in VENDORS[name])]
     if vendor not in VENDORS:
         checks = [each for each in checks if "files.<locals>" not in repr(each)]
