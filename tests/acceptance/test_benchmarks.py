@@ -162,3 +162,12 @@ def test_the_figures_of_docs_prompt_caching_are_those_of_the_benchmark():
 
     assert len(shown) == 6
     assert shown == rows.findall((ages.ROOT / "benchmarks" / "README.md").read_text())
+
+
+def test_the_figures_of_breakpoints_in_docs_prompt_caching_are_those_of_the_benchmark():
+    cell = "([\\d.]+%) \N{MIDDLE DOT} \\**([\\d.]+) \N{MULTIPLICATION SIGN}\\**"
+    rows = re.compile(rf"^\| (Anthropic|Bedrock, Claude) \| .*? \| {cell} \| {cell} \|$", re.MULTILINE)
+    shown = rows.findall((ages.ROOT / "docs" / "prompt-caching.md").read_text())
+
+    assert len(shown) == 6
+    assert shown == rows.findall((ages.ROOT / "benchmarks" / "README.md").read_text())

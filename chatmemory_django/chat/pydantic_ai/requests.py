@@ -21,6 +21,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice
 from chatmemory_django.chat.outgoing import STRICTEST, Rules, reasoning_of
+from chatmemory_django.chat.pydantic_ai.caching import with_breakpoints
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.formats.pydantic_ai import from_message
 from chatmemory_django.messages import AiMessage, ChatMessage, CustomMessage, ToolExecutionResultMessage, UserMessage
@@ -40,12 +41,13 @@ def to_arguments(request: ChatRequest, model: Model, settings: Mapping[str, Any]
     defaults = {**(model.settings or {}), **settings}
     if model.canonical_system == CLAUDE and _goes_on_for_another(messages):
         defaults = _without_thinking(defaults)
-    return {
+    arguments = {
         "model": model,
         "messages": messages,
         "model_request_parameters": parameters,
         "model_settings": to_settings(request, defaults),
     }
+    return with_breakpoints(arguments)
 
 
 def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = STRICTEST) -> list[ModelMessage]:
