@@ -51,9 +51,10 @@ MAX_PARAMETERS = 999
 
 
 class Slot(str):
-    """The name of a value of a recorded statement, and the *field* that adapts it for the database."""
+    """The name of a value of a recorded statement, and the *field* that adapts it unless it *is_plain*."""
 
     field: Any
+    is_plain: bool
 
 
 class Parameter(Expression):
@@ -64,6 +65,7 @@ class Parameter(Expression):
         super().__init__(output_field=field)
         self.slot = Slot(name or column)
         self.slot.field = getattr(field, "target_field", field)
+        self.slot.is_plain = self.slot.field.__class__ in PLAIN
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self.slot]
@@ -89,14 +91,14 @@ class Statement:
     def run(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> int:
         """Run the statement with *values* for its slots; return the number of rows written, if it writes any."""
         sql, parameters = self.on(cursor.db)
-        bound = []
-        for parameter in parameters:
-            if parameter.__class__ is Slot:
-                field, value = parameter.field, values[parameter]
-                as_is = value is None or field.__class__ in PLAIN
-                bound.append(value if as_is else field.get_db_prep_save(value, cursor.db))
-            else:
-                bound.append(parameter)
+        bound = [
+            each
+            if each.__class__ is not Slot
+            else value
+            if (value := values[each]) is None or each.is_plain
+            else each.field.get_db_prep_save(value, cursor.db)
+            for each in parameters
+        ]
         cursor.execute(sql, bound)
         count: int = cursor.rowcount
         return count
