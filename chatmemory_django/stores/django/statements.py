@@ -51,10 +51,10 @@ MAX_PARAMETERS = 999
 
 
 class Slot(str):
-    """The name of a value of a recorded statement, and the *field* that adapts it unless it *is_plain*."""
+    """The name of a value of a recorded statement, and the *field* that adapts it unless it *is_taken* as it is."""
 
     field: Any
-    is_plain: bool
+    is_taken: bool
 
 
 class Parameter(Expression):
@@ -65,7 +65,7 @@ class Parameter(Expression):
         super().__init__(output_field=field)
         self.slot = Slot(name or column)
         self.slot.field = getattr(field, "target_field", field)
-        self.slot.is_plain = self.slot.field.__class__ in PLAIN
+        self.slot.is_taken = self.slot.field.__class__ in PLAIN
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self.slot]
@@ -95,7 +95,7 @@ class Statement:
             each
             if each.__class__ is not Slot
             else value
-            if (value := values[each]) is None or each.is_plain
+            if (value := values[each]) is None or each.is_taken
             else each.field.get_db_prep_save(value, cursor.db)
             for each in parameters
         ]
