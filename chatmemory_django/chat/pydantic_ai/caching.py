@@ -9,7 +9,7 @@ request had written, too; then the tools, which the system message's covers, hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +30,10 @@ def with_breakpoints(arguments: dict[str, Any]) -> dict[str, Any]:
     own = f"{model.system}_cache"
     if not _is_capable(model) or {"cache", own, *(f"{own}_{place}" for place in PLACES)} & settings.keys():
         return arguments
-    before, written = _places(messages)
-    ours = {f"{own}_{place}": place != "tool_definitions" or written is None for place in PLACES}
+    closed = {index for index, each in enumerate(messages) if model.system == "bedrock" and _ends_with_file(each)}
+    before, written = _places(messages, closed)
+    ours = {f"{own}_{place}": place != "tool_definitions" or written is None for place in PLACES[:2]}
+    ours[f"{own}_messages"] = len(messages) - 1 not in closed
     return {
         **arguments,
         "messages": [_marked(each) if index in {before, written} else each for index, each in enumerate(messages)],
@@ -43,18 +45,23 @@ def _is_capable(model: Model) -> bool:
     return model.system in VENDORS and bool(model.profile.get("supports_cache", False))
 
 
-def _places(messages: Sequence[ModelMessage]) -> tuple[int | None, int | None]:
-    """Return the end of what was sent before the question, and where a request wrote that is out of sight otherwise."""
-    ends = [index for index, each in enumerate(messages) if _parts_of(each)]
+def _places(messages: Sequence[ModelMessage], closed: Collection[int]) -> tuple[int | None, int | None]:
+    """
+    Return the end of what was sent before the question, and where a request wrote that is out of sight otherwise.
+
+    The messages in *closed* take no breakpoint.
+    """
+    users = [index for index, each in enumerate(messages) if _parts_of(each)]
     questions = [
-        index for index in ends if any(isinstance(part, UserPromptPart) for part in _parts_of(messages[index]))
+        index for index in users if any(isinstance(part, UserPromptPart) for part in _parts_of(messages[index]))
     ]
     if not questions:
         return None, None
+    ends = [index for index in users if index not in closed]
     before = _last(ends, questions[-1])
-    written, read = before, ends[-1]
+    written, read = before, users[-1]
     if read > questions[-1]:  # a round of the question's tools: the request before it wrote at its end
-        written = ends[-2]
+        written = _last(ends, read)
     elif before is not None:  # the question before it wrote in front of itself; its end has lost its context
         written, read = _last(ends, questions[-2] if len(questions) > 1 else 0), before
     if written is None or sum(map(_blocks, messages[written + 1 : read + 1])) < NEAR:
@@ -75,6 +82,13 @@ def _parts_of(message: ModelMessage) -> list[UserPromptPart | ToolReturnPart]:
         for each in parts
         if isinstance(each, ToolReturnPart) or (isinstance(each, UserPromptPart) and bool(each.content))
     ]
+
+
+def _ends_with_file(message: ModelMessage) -> bool:
+    """Return whether *message* ends with a file: behind a document, Bedrock takes no breakpoint."""
+    parts = _parts_of(message)
+    content = parts[-1].content if parts else ""
+    return isinstance(content, Sequence) and not isinstance(content, str) and not isinstance(content[-1], str)
 
 
 def _blocks(message: ModelMessage) -> int:

@@ -50,6 +50,13 @@ class Tables:
     """What the tables hold of a conversation now."""
 
     def __init__(self, memory_id: str) -> None:
+        while True:  # a tool that an answer has not waited for may end in between
+            self._read(memory_id)
+            now = Conversation.objects.filter(memory_id=memory_id).first()
+            if getattr(now, "version", None) == getattr(self.conversation, "version", None):
+                break
+
+    def _read(self, memory_id: str) -> None:
         self.conversation = Conversation.objects.filter(memory_id=memory_id).first()
         self.rows: dict[int, Message] = {}
         self.parents: dict[int, int] = {}
