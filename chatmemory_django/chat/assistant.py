@@ -436,8 +436,8 @@ class Assistant:
         self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
     ) -> Exchange:
         ledger = Ledger(self.model, memory, options.get("owner"))
-        takes = isinstance(message, Resume) or (bool(self.tools) and self._may_go_on(message, options))
-        fence = lease.take(memory) if takes else lease.fence
+        if isinstance(message, Resume) or (self.tools and self._may_go_on(message, options)):
+            lease.take(memory)
         exchange = partial(
             Exchange,
             memory,
@@ -453,7 +453,7 @@ class Assistant:
         )
         if isinstance(message, Resume):
             ledger.check()
-            return self._resume(memory, Resumed(memory, message, fence), exchange, options)
+            return self._resume(memory, Resumed(memory, message, lease.fence), exchange, options)
         question, answer_id = self._question(memory, message, options)
         if question.stored is not None and question.stored.is_decided:
             ledger.check()

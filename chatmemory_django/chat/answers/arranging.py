@@ -123,7 +123,7 @@ class Arranged:
             parts = list(_paired(parts, window, pending))
         first = 0
         for part in parts:
-            if part.key >= begun and not (self._has_tools and _is_result(part)):  # a result belongs where its call is
+            if part.key >= begun and not _is_result(part):  # a result belongs where its call is
                 break
             first += 1
         self.earlier, self.own = parts[:first], parts[first:]

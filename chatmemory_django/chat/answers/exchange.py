@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from itertools import islice
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -218,8 +217,8 @@ class Exchange:
 
     def _follows_an_answer(self) -> bool:
         """Return whether the memory ends with a text of the model, or has nothing but system messages."""
-        newest = (each for each in reversed(self.turn.whole()[0].entries()) if each.type != MessageType.SYSTEM)
-        return all(each.type == MessageType.AI for each in islice(newest, 1))
+        types = (each.type for each in reversed(self.turn.whole()[0].entries()))
+        return next((each for each in types if each != MessageType.SYSTEM), MessageType.AI) == MessageType.AI
 
     def _add_opening(self) -> None:
         memory, _ = self.turn.whole()
@@ -274,10 +273,10 @@ class Exchange:
         if sent.left_out or self.turn.is_compacted:
             telemetry.note_compacted()
         is_new = self.question.message is not None and self.question.stored is None and self.resumed is None
-        keyed = zip(sent.keys, sent.messages, strict=True)
-        outgoing = Outgoing(sent.messages, sent.keys)
-        if self._model.rules is not None:
-            outgoing = for_vendor(list(keyed), self._model.rules, begun=begun if is_new else None)
+        rules, outgoing = self._model.rules, Outgoing(sent.messages, sent.keys)
+        if rules is not None:
+            keyed = list(zip(sent.keys, sent.messages, strict=True))
+            outgoing = for_vendor(keyed, rules, begun=begun if is_new else None)
         if outgoing.unsupported is not None:
             raise UnsupportedFileError(f"The model does not take the {outgoing.unsupported} of the question.")
         if outgoing.changes:
