@@ -120,8 +120,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            # Each of these tests runs hundreds, in a process and with databases of its own.
-            return nodeid if "test_sites.py" in nodeid else super()._split_scope(nodeid)
+            # Each of these tests runs many, in a process and with databases of its own.
+            return nodeid if "test_sites.py" in nodeid or "test_zoo.py" in nodeid else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # the order is that of the collection, see below
     return Scheduling(config, log)

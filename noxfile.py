@@ -82,6 +82,13 @@ def everything(session: nox.Session, pins: list[str]) -> None:
 
 
 @nox.session
+def zoo(session: nox.Session) -> None:
+    """Visit the sites in tests/acceptance/zoo, which have apps that no other session installs."""
+    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, "zoo"), NEWEST)
+    session.run("pytest", "-q", "-n", "auto", "-m", "", "tests/acceptance/zoo", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
     session.install("-e", ".[demo]", *nox.project.dependency_groups(PROJECT, "adapters", "docs"), NEWEST)

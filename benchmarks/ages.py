@@ -19,7 +19,7 @@ MEMORY = ("messages.py", "codec.py", "core", "db", "memory", "models", "stores",
 ABOUT = {
     **dict.fromkeys(("turn", "leanest", "flat", "add", "read", "window"), MEMORY),
     **dict.fromkeys(("threads", "disk", "memory", "branches"), MEMORY),
-    "search": (*MEMORY, "search"),
+    "search": (*MEMORY, "contrib/search"),
 }
 """What of the package a table is about, by the first word of its name. The others are about all of it."""
 

@@ -14,7 +14,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.chat_settings")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,13 +75,13 @@ def load(server: str, number: int) -> None:
         )
         moment = moment % (DAYS * 86_400 / number)
         cursor.execute(
-            "INSERT INTO chatmemory_chat_modelcall (owner_id, conversation_id, purpose, model, input_tokens, "
-            "cached_input_tokens, output_tokens, reasoning_tokens, cost, outcome, error, created_at) "
+            "INSERT INTO chatmemory_chat_modelcall (owner_id, conversation_id, purpose, model, labels, input_tokens, "
+            "cached_input_tokens, output_tokens, reasoning_tokens, is_estimate, cost, outcome, error, created_at) "
             f"SELECT 1 + (n - n %% 5) / 5 %% 10007 * 7919 %% {USERS}, 1 + n %% 1000003, "
             "CASE WHEN n %% 5 = 4 THEN 'title' ELSE 'answer' END, "
-            "CASE WHEN n %% 5 = 4 THEN 'small' WHEN n %% 15 < 5 THEN 'large' ELSE 'medium' END, "
+            "CASE WHEN n %% 5 = 4 THEN 'small' WHEN n %% 15 < 5 THEN 'large' ELSE 'medium' END, '{}', "
             "CASE WHEN n %% 50 = 7 THEN NULL ELSE 1000 + n %% 777 END, n %% 800, "
-            "CASE WHEN n %% 50 = 7 THEN NULL ELSE 50 + n %% 99 END, 0, 0.001, "
+            "CASE WHEN n %% 50 = 7 THEN NULL ELSE 50 + n %% 99 END, 0, false, 0.001, "
             f"CASE WHEN n %% 50 = 7 THEN 'cancelled' ELSE 'completed' END, '', {moment} FROM {source % number}".replace(
                 "%%", "%"
             )
@@ -104,6 +104,7 @@ def measured(server: str) -> Iterator[tuple[str, float]]:
     """Yield what is summed, and the median of its milliseconds."""
     from datetime import UTC, datetime, timedelta
 
+    from chatmemory_django.chat.costs.budgets import Limits
     from chatmemory_django.chat.costs.calls import Account, Call
     from chatmemory_django.chat.costs.usage import BY, usage
     from chatmemory_django.chat.models import ModelCall
@@ -121,8 +122,7 @@ def measured(server: str) -> Iterator[tuple[str, float]]:
     for by in ("day", "model"):
         yield _taken(f"of a user, {DAYS} days, by {by}", summed(calls.filter(owner=USERS // 2), by, DAYS))
     for per in ("day", "month"):
-        begin, _ = Budget.of({"TOKENS": 1, "PER": per}).period(now)
-        yield _taken(f"a budget of a {per}", lambda begin=begin: account.spent(begin))
+        yield _taken(f"a budget of a {per}", Limits([Budget.parse({"TOKENS": 1, "PER": per})], account, {}).spent)
     call = Call("answer", "large", TokenUsage(1000, 50))
     yield _taken("recording a call", lambda: account.write([call]), 300)
 

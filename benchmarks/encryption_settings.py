@@ -6,7 +6,7 @@ from base64 import b64encode
 from benchmarks.settings import *  # noqa: F403
 from benchmarks.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.encryption"]
+INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.contrib.encryption"]
 CHATMEMORY = {
     "ENCRYPTION": {
         "KEYS": [f"benchmark:{b64encode(bytes(32)).decode()}"],

@@ -4,7 +4,7 @@ How long lists and searches take on a site of a million conversations, beside on
     python -m benchmarks.million [--conversations N] [--write]
     python -m benchmarks.million --operations [--conversations N] [--write]
 
-Each site has 8 messages in a conversation, and ``chatmemory_django.search``. One person has a fiftieth of the
+Each site has 8 messages in a conversation, and ``chatmemory_django.contrib.search``. One person has a fiftieth of the
 conversations, one a two-hundredth, one 5, and 4,997 others have the rest. Requests go through Django's test client.
 With ``--operations``, there are ten million conversations of 4 messages, without search: how long turns, lists,
 checking, pruning and erasing take.

@@ -9,7 +9,7 @@ from benchmarks.settings import DATABASE, SERVERS  # noqa: F401
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.search"]
+INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.contrib.search"]
 ALLOWED_HOSTS = ["testserver"]
 SECURE_SSL_REDIRECT = False
 DATABASES = {"default": SERVERS["postgresql"], "postgresql": SERVERS["postgresql"]}

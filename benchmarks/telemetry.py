@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from benchmarks.report import Report, table
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.chat_settings")
 
 ROUNDS = 1_000
 WARM_UP = 50
@@ -27,8 +27,9 @@ def main(servers: list[str], report: Report) -> None:
     from benchmarks.chat.model import Clock, look
     from benchmarks.databases import database
     from benchmarks.histories import prepare
-    from chatmemory_django import telemetry
+    from chatmemory_django import observing
     from chatmemory_django.chat.assistant import Assistant
+    from chatmemory_django.contrib.telemetry import observer
     from chatmemory_django.memory import MessageWindowChatMemory
     from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -42,11 +43,8 @@ def main(servers: list[str], report: Report) -> None:
     def round_of(assistant: Assistant, number: int) -> dict[str, int]:
         taken = {}
         for subject in random.sample(SUBJECTS, len(SUBJECTS)):
-            if subject == WITH:
+            with patch.object(observing, "observers", [observer] if subject == WITH else []):
                 taken[subject] = timed(assistant, subject, number)
-            else:
-                with patch.object(telemetry, "_loaded", lambda name: None):
-                    taken[subject] = timed(assistant, subject, number)
         return taken
 
     rows = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
@@ -18,6 +17,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.core.given import given
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -56,7 +56,7 @@ SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION
 FEEDBACK = "feedback"
 """The key in the metadata of a message that holds the user's rating of it."""
 
-_RATE = re.compile("([1-9][0-9]*)/(s|sec|second|m|min|minute|h|hour|d|day)")
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -74,6 +74,10 @@ class NotAllowedError(Exception):
         return cls(429, f"{what}; wait {seconds} seconds.", **{"Retry-After": str(seconds)})
 
 
+class WrongCredentialsError(NotAllowedError):
+    """The refusal of a request with credentials that are wrong: such requests are counted."""
+
+
 class AccessPolicy:
     """
     The default policy: owners read their conversations and add user messages; permissions allow more.
@@ -84,27 +88,52 @@ class AccessPolicy:
     """
 
     authentication_classes: Sequence[type[BaseAuthentication]] | None = None
-    """The REST API's authentication classes; None for the site's own, DRF's ``DEFAULT_AUTHENTICATION_CLASSES``."""
+    """
+    DRF's classes by which users sign in to the REST API, and to the chat in addition to sessions and tokens of the
+    policy; None for the site's own, ``DEFAULT_AUTHENTICATION_CLASSES``.
+    """
 
     def user(self, request: HttpRequest) -> AbstractBaseUser:
         """
         Return the user who sent *request* to the chat; raise ``NotAllowedError`` if no one is authenticated.
 
         By default, this is the ``user_of_token``, sent as ``Authorization: Bearer …`` or ``Token …``, or the user of a
-        session, which must come with a valid CSRF token. This method is called in a thread.
+        session, which must come with a valid CSRF token. Where DRF is installed, it may also be the user whom one of
+        the ``authentication_classes`` finds; ``request.auth`` is then what that has found besides. This method is
+        called in a thread.
         """
-        if (key := token_in(request)) is not None:
+        key, csrf = token_in(request), None
+        if key is not None:
             user = self.user_of_token(key)
-            if user is None:
-                raise NotAllowedError(401, "The token is invalid.", **{"WWW-Authenticate": "Bearer"})
+        elif (user := _signed_in(request)) is not None:
+            csrf = _CsrfCheck(_never).refusal(request)
+        if user is not None and csrf is None:
             return user
-        user = getattr(request, "user", None)
-        if user is None or not user.is_authenticated:
-            raise NotAllowedError(401, "Sign in to chat.", **{"WWW-Authenticate": "Bearer"})
-        reason = _CsrfCheck(_never).refusal(request)
-        if reason is not None:
-            raise NotAllowedError(403, f"CSRF: {reason}")
-        return user  # type: ignore[no-any-return]
+        challenge = "Bearer"
+        if apps.is_installed("rest_framework"):
+            from rest_framework.exceptions import APIException, AuthenticationFailed  # a site may chat without DRF
+
+            from chatmemory_django.authentication import SignIn
+
+            sign_in = SignIn(request, self.authentication_classes)
+            challenge = sign_in.challenge() or challenge
+            try:
+                found = sign_in.user_and_auth()
+            except AuthenticationFailed as exc:
+                raise WrongCredentialsError(401, str(exc.default_detail), **{"WWW-Authenticate": challenge}) from None
+            except APIException as exc:  # of a class that checks the CSRF token, for example
+                raise NotAllowedError(exc.status_code, str(exc.detail)) from None
+            if found is not None:
+                if key is None and request.method not in _SAFE and request.content_type != "application/json":
+                    # Browsers send passwords by themselves, also for pages of other sites; but not with this type.
+                    raise NotAllowedError(415, "Send it as Content-Type: application/json.")
+                user, request.auth = found  # type: ignore[attr-defined]  # as in DRF's requests
+                return user
+        if csrf is not None:
+            raise NotAllowedError(403, f"CSRF: {csrf}")
+        if key is not None:
+            raise WrongCredentialsError(401, "The token is invalid.", **{"WWW-Authenticate": challenge})
+        raise NotAllowedError(401, "Sign in to chat.", **{"WWW-Authenticate": challenge})
 
     def user_of_token(self, key: str) -> AbstractBaseUser | None:
         """
@@ -200,7 +229,7 @@ class AccessPolicy:
 
         By default, everybody may, unless the setting ``REMOTE_FILES`` is off: then servers of the site alone.
         """
-        return conf.remote_files() or self.is_server(request)
+        return conf.general().REMOTE_FILES or self.is_server(request)
 
     def max_file_bytes(self, request: HttpRequest) -> int | None:
         """
@@ -208,7 +237,7 @@ class AccessPolicy:
 
         By default, that is the setting ``MEDIA_QUOTA``.
         """
-        return conf.media("MEDIA_QUOTA")  # type: ignore[no-any-return]
+        return conf.general().MEDIA_QUOTA
 
     def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
         """
@@ -216,10 +245,10 @@ class AccessPolicy:
 
         In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
         """
-        limit = None if conf.media_storage() is None else self.max_file_bytes(request)
+        limit = None if conf.general().MEDIA_STORAGE is None else self.max_file_bytes(request)
         if limit is None:
             return
-        min_bytes = conf.media("MEDIA_MIN_BYTES")
+        min_bytes = conf.general().MEDIA_MIN_BYTES
         found = [each.reference for message in messages for each in extracted(message, min_bytes)[1]]
         if size := sum({each.sha256: each.size for each in found}.values()):
             lock_files_of(request.user.pk)
@@ -235,15 +264,21 @@ class AccessPolicy:
         is_staff = self._is_staff_with(request, "view_modelcall", "chatmemory_chat")
         return calls if is_staff else calls.owned_by(request.user)
 
-    def budget(self, user: AbstractBaseUser) -> Mapping[str, Any] | None:
+    def budget(
+        self, user: AbstractBaseUser | None, *, labels: Mapping[str, str] | None = None, memory_id: str | None = None
+    ) -> Mapping[str, Any] | Sequence[Mapping[str, Any]] | None:
         """
-        Return what *user* may use, like ``{"TOKENS": 100_000, "PER": "day"}``; None for no limit.
+        Return what may be used, like ``{"TOKENS": 100_000, "PER": "day"}``, or several such limits; None for no limit.
 
-        By default, that is the setting ``BUDGET``, or what the function there returns for the user. It applies to all
-        answers of assistants, over HTTP or not.
+        By default, that is the setting ``BUDGET``, or what the function there returns for the *user* whom a call is
+        for, its *labels* and *memory_id*, as far as it has parameters of these names. One that has neither is not asked
+        about calls without a user. It applies to all answers of assistants, over HTTP or not.
         """
-        budget: Any = conf.imported(conf.budget())
-        return budget(user) if callable(budget) else budget  # type: ignore[no-any-return]
+        budget: Any = conf.imported(conf.general().BUDGET)
+        if not callable(budget):
+            return budget  # type: ignore[no-any-return]
+        known = given(budget, {"labels": labels, "memory_id": memory_id})
+        return budget(user, **known) if user is not None or known else None
 
     def may_set_memory(self, request: HttpRequest) -> bool:
         """Return whether the user may replace memories."""
@@ -268,7 +303,7 @@ class AccessPolicy:
 
 def access_policy() -> AccessPolicy:
     """Return an instance of the policy in the settings."""
-    policy: AccessPolicy = import_string(conf.access_policy_class())()
+    policy: AccessPolicy = import_string(conf.general().ACCESS_POLICY)()
     return policy
 
 
@@ -276,6 +311,12 @@ def token_in(request: HttpRequest) -> str | None:
     """Return the token that *request* has as ``Authorization: Bearer …`` or ``Token …``; None without one."""
     kind, _, key = request.headers.get("Authorization", "").partition(" ")
     return key.strip() if kind.lower() in {"bearer", "token"} else None
+
+
+def _signed_in(request: HttpRequest) -> AbstractBaseUser | None:
+    """Return the user whom middleware has found, by the session for example; None if that is no one."""
+    user = getattr(request, "user", None)
+    return user if user is not None and user.is_authenticated else None
 
 
 def is_trusted_origin(request: HttpRequest) -> bool:
@@ -290,7 +331,7 @@ def client_address(request: HttpRequest) -> str:
     Providers give such a network to each client, who may use all addresses in it. ``NUM_PROXIES`` proxies append to
     ``X-Forwarded-For``. A client can write anything in front of that, and so evade the rates if all of it were trusted.
     """
-    proxies: int = conf.rest()["NUM_PROXIES"]
+    proxies = conf.rest().NUM_PROXIES
     addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
     remote: str = request.META.get("REMOTE_ADDR", "")
     return _network(addresses[-min(proxies, len(addresses))] if proxies and addresses else remote)
@@ -307,17 +348,12 @@ def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     name = f"sign_in_{client_address(request)}"
     if account:  # hashed, since the key of a cache may be neither long nor have spaces
         name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return seconds_to_wait(name, conf.rest()["THROTTLE_RATES"].get("sign_in"))
-
-
-def is_rate(rate: object) -> bool:
-    """Return whether *rate* is valid, for example "60/min", or None for no limit."""
-    return rate is None or (isinstance(rate, str) and _RATE.fullmatch(rate) is not None)
+    return seconds_to_wait(name, conf.rest().THROTTLE_RATES.get("sign_in"))
 
 
 def parsed_rate(rate: str) -> tuple[int, int]:
     """Parse *rate*, for example "60/min", and return (requests, seconds); raise ``ValueError`` if it is invalid."""
-    found = _RATE.fullmatch(rate)
+    found = conf.RATE.fullmatch(rate)
     if found is None:
         raise ValueError(
             f"A rate is a number of requests per second, minute, hour or day, for example '60/min', not {rate!r}."

@@ -5,7 +5,7 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
 from django.db.models import DO_NOTHING
-from django.db.models.signals import post_delete, pre_delete
+from django.db.models.signals import pre_delete
 from django.utils.translation import gettext_lazy as _
 
 
@@ -25,7 +25,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory_django import checks, conf, deployment
         from chatmemory_django.models import Conversation
         from chatmemory_django.models.copies import keeps_copies
-        from chatmemory_django.models.erasing import drop_key_of_owner, erase_messages, forget_owner
+        from chatmemory_django.models.erasing import erase_messages, forget_owner
         from chatmemory_django.models.files import forget_files
         from chatmemory_django.tokens import encodings
 
@@ -36,10 +36,9 @@ class ChatMemoryConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_owner, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
-        post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory")
         keeps_copies(forget_files)
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)
         register(deployment.check_deployment, Tags.security, deploy=True)
-        encodings.network_allowed = conf.allow_network
+        encodings.network_allowed = lambda: conf.general().ALLOW_NETWORK

@@ -1,283 +1,298 @@
 """
-The settings: one dict named ``CHATMEMORY``, read on every access, so that ``override_settings`` simply works.
+The settings: one dict named ``CHATMEMORY``. Each class here, and in the ``conf`` of an app, declares a section of it.
 
-What reads a setting does not validate it; system checks do, with the functions at the end, which they share.
+A setting has its name, type, default and ``Rule`` there, and nowhere else: checks and the tests of the documentation
+use them. ``current()`` returns a section as it is set. What reads a setting does not validate it; system checks do.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.utils.module_loading import import_string
 
-DEFAULT_MEMORY: Mapping[str, Any] = {
-    "CLASS": "chatmemory_django.memory.MessageWindowChatMemory",
-    "OPTIONS": {"max_messages": 20},
-}
-
-DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""
-Stored twice, as text and as JSON, and escaped in the statement, a message of this size fits MariaDB's packet of 16 MiB.
-"""
-
-DEFAULT_MEDIA: Mapping[str, Any] = {
-    "MEDIA_MIN_BYTES": 16 * 1024,
-    "MEDIA_MAX_BYTES": 64 * 1024 * 1024,
-    "MEDIA_QUOTA": None,
-    "MEDIA_TIMEOUT": 30,
-    "MEDIA_MISSING": "error",
-    "MEDIA_URLS": None,
-}
-
-DEFAULT_ACCESS_POLICY = "chatmemory_django.access.AccessPolicy"
-
-REST_FORMATS = ("langchain4j", "openai")
-
-DEFAULT_REST: Mapping[str, Any] = {
-    "FORMAT": "langchain4j",
-    "MAX_BODY_BYTES": 5 * 1024 * 1024,
-    "MAX_IMPORT_BYTES": 32 * 1024 * 1024,
-    "MAX_IMPORT_MESSAGES": 100_000,
-    "MAX_MESSAGES": 100,
-    "MAX_METADATA_BYTES": 16 * 1024,
-    "MAX_TEXT_LENGTH": 1_000_000,
-    "MAX_JSON_DEPTH": 32,
-    "PAGE_SIZE": 50,
-    "MAX_PAGE_SIZE": 200,
-    "MAX_PAGE_CHARACTERS": 4 * 1024 * 1024,
-    "NUM_PROXIES": 0,
-    "THROTTLE_RATES": {
-        "read": "600/min",
-        "write": "120/min",
-        "fork": "20/min",
-        "export": "20/min",
-        "import": "20/min",
-        "usage": "60/min",
-        "sign_in": "20/min",
-    },
-}
-
-DEFAULT_CHAT: Mapping[str, Any] = {
-    "ASSISTANT": None,
-    "STREAMS": "chatmemory_django.chat.runs.streams.DatabaseStreams",
-    "REDIS_URL": "redis://127.0.0.1:6379/0",
-    "WAIT_SECONDS": 0,
-    "MAX_BODY_BYTES": 16 * 1024 * 1024,
-    "MAX_TEXT_LENGTH": 100_000,
-    "MAX_PARTS": 20,
-    "IMAGE_DETAIL": "AUTO",
-    "MAX_MESSAGES": 500,
-    "MAX_STREAMS": 20,
-    "MAX_ANSWERS": 5,
-    "END_SECONDS": 30,
-    "RUN_SECONDS": 7 * 24 * 60 * 60,
-    "APPROVAL_SECONDS": 24 * 60 * 60,
-    "THROTTLE_RATE": "60/min",
-    "READ_THROTTLE_RATE": "600/min",
-}
-
-DEFAULT_ENCRYPTION: dict[str, Any] = {
-    "KEYS": [],
-    "OWNER_KEYS": False,
-    "CLASS": "chatmemory_django.encryption.keys.Keys",
-}
-
-DEFAULT_MCP_THROTTLE_RATE = "120/min"
-
-DEFAULT_RETENTION: Mapping[str, timedelta | None] = {
-    "HISTORY_OLDER_THAN": None,
-    "IDLE": None,
-    "TEMPORARY": timedelta(days=1),
-}
-
 MAX_DAYS = 100_000
 """The largest number of days of a period: no database supports dates that long ago."""
 
-NAMES = frozenset(
-    {
-        "MEMORY",
-        "KEEP_HISTORY",
-        "MAX_MESSAGE_BYTES",
-        "ALLOW_NETWORK",
-        "REMOTE_MEDIA",
-        "REMOTE_FILES",
-        "MEDIA_STORAGE",
-        "MEDIA_MIN_BYTES",
-        "MEDIA_MAX_BYTES",
-        "MEDIA_QUOTA",
-        "MEDIA_TIMEOUT",
-        "MEDIA_MISSING",
-        "MEDIA_URLS",
-        "ACCESS_POLICY",
-        "REST",
-        "CHAT",
-        "MCP_THROTTLE_RATE",
-        "ENCRYPTION",
-        "COST",
-        "BUDGET",
-        "RETENTION",
-    }
-)
+RATE = re.compile("([1-9][0-9]*)/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 
-def memory() -> Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str:
-    """Return ``MEMORY``: ``{"CLASS": path, "OPTIONS": {...}}``, a function from a memory id to that, or its path."""
-    return _get("MEMORY", DEFAULT_MEMORY)  # type: ignore[no-any-return]
+class Rule(NamedTuple):
+    """What a value *must be*, in words and as a test; a check with the id beside it reports what is not."""
+
+    must_be: str
+    is_met: Callable[[object], bool]
+    hint: str = ""
+    """What to do; by default, to remove the setting."""
 
 
-def keep_history() -> bool:
-    """Return ``KEEP_HISTORY``: whether messages stay in the database after they have left the memory; default True."""
-    return _get("KEEP_HISTORY", default=True)  # type: ignore[no-any-return]
+def one_of(*values: str, hint: str = "") -> Rule:
+    """Return the rule that a value is one of *values*."""
+    return Rule(f"one of {', '.join(map(repr, values))}", lambda value: value in values, hint)
 
 
-def max_message_bytes() -> int:
-    """Return ``MAX_MESSAGE_BYTES``: the largest message that can be stored, in bytes of UTF-8; default 4 MiB."""
-    return _get("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)  # type: ignore[no-any-return]
+def path_of(base: str) -> Rule:
+    """Return the rule that a value is the path of the class at *base*, or of a subclass."""
+
+    def is_met(path: object) -> bool:
+        found = imported(path)
+        return isinstance(path, str) and isinstance(found, type) and issubclass(found, import_string(base))
+
+    return Rule(f"the path of a subclass of {base.rpartition('.')[2]}", is_met)
 
 
-def allow_network() -> bool:
-    """Return ``ALLOW_NETWORK``: whether tiktoken's encodings may be downloaded; default True."""
-    return _get("ALLOW_NETWORK", default=True)  # type: ignore[no-any-return]
+def is_rate(rate: object) -> bool:
+    """Return whether *rate* is valid, for example "60/min", or None for no limit."""
+    return rate is None or (isinstance(rate, str) and RATE.fullmatch(rate) is not None)
 
 
-def remote_media() -> bool:
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_period(value: object) -> bool:
+    if type(value) is int:
+        return 1 <= value <= MAX_DAYS
+    return value is None or (isinstance(value, timedelta) and timedelta() < value <= timedelta(days=MAX_DAYS))
+
+
+def _are_rates(rates: object) -> bool:
+    return isinstance(rates, Mapping) and all(
+        (name in RATES or not get_close_matches(str(name), RATES))  # a site may define its own scopes
+        and is_rate(rate)
+        for name, rate in rates.items()
+    )
+
+
+FORMATS = ("langchain4j", "openai")
+"""Those of messages in REST."""
+
+RATES: Mapping[str, str | None] = {
+    "read": "600/min",
+    "write": "120/min",
+    "fork": "20/min",
+    "export": "20/min",
+    "import": "20/min",
+    "usage": "60/min",
+    "sign_in": "20/min",
+}
+_RATE_HINT = "A rate is '10/sec', '600/min', '100/hour' or '1000/day'; use None for no limit."
+
+Switch = Annotated[bool, Rule("True or False", lambda value: isinstance(value, bool))]
+Count = Annotated[int, Rule("a whole number above 0", _is_count)]
+CountOrNone = Annotated[int | None, Rule("a whole number above 0, or None", lambda v: v is None or _is_count(v))]
+Whole = Annotated[int, Rule("a whole number of at least 0", lambda value: type(value) is int and value >= 0)]
+Rate = Annotated[str | None, Rule("a rate or None", is_rate, _RATE_HINT)]
+Period = Annotated[
+    timedelta | int | None,
+    Rule(
+        f"a timedelta above 0, a whole number of days from 1 to {MAX_DAYS:,}, or None for never",
+        _is_period,
+        "For example 365, or timedelta(hours=12).",
+    ),
+]
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Section:
     """
-    Return ``REMOTE_MEDIA``: whether the admin displays images from other servers instead of linking to them; default
-    False.
+    A dict in ``CHATMEMORY``, or that itself: each attribute in capital letters is a setting, with its default.
+
+    An instance has what the site has set, and for the rest the defaults.
     """
-    return _get("REMOTE_MEDIA", default=False)  # type: ignore[no-any-return]
+
+    key: ClassVar[str] = ""
+    """Its key in ``CHATMEMORY``; empty for that itself."""
+    ids: ClassVar[tuple[str, ...]]
+    """The ids of the checks that it is a dict, of its names, and of its values that have none of their own."""
+    hint: ClassVar[str]
+    """What to write, if it is not a dict."""
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return it as the site has set it: the same instance until the settings change, be it in place."""
+        given = getattr(settings, "CHATMEMORY", _NOTHING)
+        if cls.key:
+            given = given.get(cls.key) or _NOTHING
+        read, section = _read.get(cls, _UNREAD)
+        if given != read:
+            copy = dict(given)  # another thread may change it in place at any moment
+            section = cls._of(copy)
+            _read[cls] = copy, section
+        return section  # type: ignore[no-any-return]
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Any]) -> Self:
+        section = cls()
+        vars(section).update(given)
+        return section
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the defaults of its settings, by name."""
+        return {name: getattr(cls, name) for name in get_type_hints(cls) if name.isupper()}
+
+    @classmethod
+    def readable(cls) -> Self | None:
+        """Return it for checks: never the current one, in which 1 may stand for True; None if it is not a dict."""
+        given: object = getattr(settings, "CHATMEMORY", _NOTHING)
+        if cls.key and isinstance(given, Mapping):
+            given = given.get(cls.key, _NOTHING)
+        return cls._of(given) if isinstance(given, Mapping) else None
+
+    @classmethod
+    def check(cls, others: Callable[[Self], Iterable[CheckMessage]] = lambda section: ()) -> list[CheckMessage]:
+        """Check that it is a dict, its names, and its values by their rules; then what *others* check."""
+        where = f"CHATMEMORY[{cls.key!r}]" if cls.key else "CHATMEMORY"
+        if (section := cls.readable()) is not None:
+            return [*section._unknown(where), *section._broken(where), *others(section)]
+        given: object = settings.CHATMEMORY
+        if cls.key and not isinstance(given, Mapping):
+            return []  # another check reports this
+        kind = type(given[cls.key] if isinstance(given, Mapping) else given).__name__
+        return [Error(f"{where} must be a dict, not {kind}.", hint=cls.hint, id=cls.ids[0])]
+
+    def _unknown(self, where: str) -> Iterator[CheckMessage]:
+        sections = () if self.key else (each.key for each in Section.__subclasses__() if each.key)
+        names = {*self.defaults(), *sections}
+        for name in sorted(set(vars(self)) - names, key=str):
+            close = get_close_matches(str(name), names, n=1)
+            yield Warning(
+                f"{where} has no setting {name!r}, so it has no effect.",
+                hint=(f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(names))}.")
+                + ("" if self.key else " If it is an app's, add that to INSTALLED_APPS."),
+                id=self.ids[1],
+            )
+
+    def _broken(self, where: str) -> Iterator[CheckMessage]:
+        for name, annotation in get_type_hints(type(self), include_extras=True).items():
+            for rule in (each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Rule)):
+                if not rule.is_met(value := getattr(self, name)):
+                    own = [each for each in annotation.__metadata__ if isinstance(each, str)]
+                    yield Error(
+                        f"{where}[{name!r}] must be {rule.must_be}, not {value!r}.",
+                        hint=rule.hint or f"Remove it to use the default of {getattr(type(self), name)!r}.",
+                        id=own[0] if own else self.ids[-1],
+                    )
 
 
-def remote_files() -> bool:
+_UNREAD: tuple[None, Any] = (None, None)
+_read: dict[type[Section], tuple[Mapping[str, Any] | None, Any]] = {}
+"""What each section was read from, and what it was then."""
+
+_FILES = "chatmemory.E082"
+_MEMORY = {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
+
+
+class General(Section):
+    """What is in ``CHATMEMORY`` and in none of its sections."""
+
+    ids = ("chatmemory.E001", "chatmemory.W002")
+    hint = 'Write CHATMEMORY = {"KEEP_HISTORY": True}, for example, or leave it out.'
+
+    MEMORY: Mapping[str, Any] | Callable[[object], Mapping[str, Any]] | str = _MEMORY
+    """A function from a memory id to such a dict, too, or its path."""
+    KEEP_HISTORY: Annotated[Switch, "chatmemory.E006"] = True
+    """Whether messages stay in the database after they have left the memory."""
+    MAX_MESSAGE_BYTES: Annotated[Count, "chatmemory.E005"] = 4 * 1024 * 1024
     """
-    Return ``REMOTE_FILES``: whether users may send the addresses of files on other servers, which models then load;
-    default True.
+    The largest message, in bytes of UTF-8. Stored twice, as text and as JSON, and escaped in the statement, one of the
+    default fits MariaDB's packet of 16 MiB.
     """
-    return _get("REMOTE_FILES", default=True)  # type: ignore[no-any-return]
+    ALLOW_NETWORK: Annotated[Switch, "chatmemory.E007"] = True
+    """Whether tiktoken's encodings may be downloaded."""
+    REMOTE_MEDIA: Annotated[Switch, "chatmemory.E009"] = False
+    """Whether the admin displays images from other servers instead of linking to them."""
+    REMOTE_FILES: Annotated[Switch, "chatmemory.E010"] = True
+    """Whether users may send the addresses of files on other servers, which models then load."""
+    MEDIA_STORAGE: str | None = None
+    """The alias in ``STORAGES`` for the files in messages; None: they are in the rows."""
+    MEDIA_MIN_BYTES: Annotated[Count, _FILES] = 16 * 1024
+    MEDIA_MAX_BYTES: Annotated[Count, _FILES] = 64 * 1024 * 1024
+    MEDIA_QUOTA: Annotated[CountOrNone, _FILES] = None
+    MEDIA_TIMEOUT: Annotated[Count, _FILES] = 30
+    MEDIA_MISSING: Annotated[str, one_of("error", "placeholder"), "chatmemory.E083"] = "error"
+    MEDIA_URLS: Annotated[CountOrNone, _FILES] = None
+    ACCESS_POLICY: Annotated[str, path_of("chatmemory_django.access.AccessPolicy"), "chatmemory.E024"] = (
+        "chatmemory_django.access.AccessPolicy"
+    )
+    MCP_THROTTLE_RATE: Annotated[Rate, "chatmemory.E025"] = "120/min"
+    COST: object = None
+    """The path of a function of a model's name and a ``TokenUsage``."""
+    BUDGET: object = None
+    """A dict or several, a function of a user that returns that or None, or its path."""
+    RETENTION: object = None
+    """A dict, see ``Retention``; None: nothing is deleted."""
 
 
-def media_storage() -> str | None:
-    """Return ``MEDIA_STORAGE``: the alias in ``STORAGES`` for the files in messages; None, the default: in the rows."""
-    return _get("MEDIA_STORAGE", None)  # type: ignore[no-any-return]
+class Rest(Section):
+    """``REST``: the settings of the REST API."""
+
+    key = "REST"
+    ids = ("chatmemory.E021", "chatmemory.W021", "chatmemory.E022")
+    hint = 'Write "REST": {"PAGE_SIZE": 20}, for example, or leave it out.'
+
+    FORMAT: Annotated[str, one_of(*FORMATS), "chatmemory.E026"] = "langchain4j"
+    MAX_BODY_BYTES: Count = 5 * 1024 * 1024
+    MAX_IMPORT_BYTES: Count = 32 * 1024 * 1024
+    MAX_IMPORT_MESSAGES: Count = 100_000
+    MAX_MESSAGES: Count = 100
+    MAX_METADATA_BYTES: Count = 16 * 1024
+    MAX_TEXT_LENGTH: Count = 1_000_000
+    MAX_JSON_DEPTH: Count = 32
+    PAGE_SIZE: Count = 50
+    MAX_PAGE_SIZE: Count = 200
+    MAX_PAGE_CHARACTERS: Count = 4 * 1024 * 1024
+    NUM_PROXIES: Whole = 0
+    THROTTLE_RATES: Annotated[
+        Mapping[str, str | None],
+        Rule(f"a dict of rates for {', '.join(RATES)}", _are_rates, f"{_RATE_HINT} The default is {RATES!r}."),
+        "chatmemory.E023",
+    ] = RATES
 
 
-def media(name: str) -> Any:
-    """Return *name*, one of the settings for files in a storage, see ``DEFAULT_MEDIA``."""
-    return _get(name, DEFAULT_MEDIA[name])
+class Threads(Section):
+    """What the admin, and threads that use the database, read of ``CHAT``; ``chat.conf`` has the rest."""
+
+    key = "CHAT"
+
+    ASSISTANTS: Mapping[str, Any] = {}
+    THREAD_CONTEXT: object = None
+    THREADS: Count = 8
 
 
-def access_policy_class() -> str:
-    """Return ``ACCESS_POLICY``: the path of the ``access.AccessPolicy`` that decides who may do what."""
-    return _get("ACCESS_POLICY", DEFAULT_ACCESS_POLICY)  # type: ignore[no-any-return]
+class Retention(Section):
+    """``RETENTION``: after which periods old messages, idle and temporary conversations are deleted; None: never."""
+
+    key = "RETENTION"
+    ids = ("chatmemory.E063", "chatmemory.W062", "chatmemory.E064")
+    hint = "For example {'IDLE': 365, 'TEMPORARY': timedelta(hours=12)}, or None; a number counts days."
+
+    HISTORY_OLDER_THAN: Period = None
+    IDLE: Period = None
+    TEMPORARY: Period = timedelta(days=1)
 
 
-def rest() -> Mapping[str, Any]:
-    """Return ``REST``: the settings of the REST API, completed from ``DEFAULT_REST``."""
-    return {**DEFAULT_REST, **_get("REST", {})}
-
-
-def chat() -> Mapping[str, Any]:
-    """Return ``CHAT``: the settings of the chat over HTTP, completed from ``DEFAULT_CHAT``."""
-    return {**DEFAULT_CHAT, **_get("CHAT", {})}
-
-
-def encryption() -> Mapping[str, Any]:
-    """Return ``ENCRYPTION``: the settings of the app ``encryption``, completed from ``DEFAULT_ENCRYPTION``."""
-    return {**DEFAULT_ENCRYPTION, **_get("ENCRYPTION", {})}
-
-
-def mcp_throttle_rate() -> str | None:
-    """Return ``MCP_THROTTLE_RATE``: how many requests each user may send to MCP; None for no limit."""
-    return _get("MCP_THROTTLE_RATE", DEFAULT_MCP_THROTTLE_RATE)  # type: ignore[no-any-return]
-
-
-def cost() -> object:
-    """Return ``COST``: the path of a function of a model's name and a ``TokenUsage``, or None, the default."""
-    return _get("COST", None)
-
-
-def budget() -> object:
-    """Return ``BUDGET``: a dict, a function of a user that returns one or None, its path, or None, the default."""
-    return _get("BUDGET", None)
+general, rest, threads = General.current, Rest.current, Threads.current
 
 
 def retention() -> Mapping[str, timedelta | None] | None:
-    """
-    Return ``RETENTION``: after which periods old messages, idle and temporary conversations are deleted, completed from
-    ``DEFAULT_RETENTION``, where None is never. None, the default, if it is not set.
-    """
-    given = _get("RETENTION", None)
-    if given is None:
+    """Return the periods of ``RETENTION``, with a number as days; None if it is not set, which is the default."""
+    if general().RETENTION is None:
         return None
-    periods = {**DEFAULT_RETENTION, **given}
-    return {name: timedelta(days=each) if isinstance(each, int) else each for name, each in periods.items()}
+    periods = Retention.current()
+    given = {name: getattr(periods, name) for name in Retention.defaults()}
+    return {name: timedelta(days=each) if isinstance(each, int) else each for name, each in given.items()}
 
 
-def _get(name: str, default: object) -> Any:
-    return getattr(settings, "CHATMEMORY", {}).get(name, default)
-
-
-def check_dict(
-    name: str,
-    defaults: Mapping[str, Any],
-    check_values: Callable[[Mapping[str, Any]], Iterable[CheckMessage]],
-    *,
-    hint: str,
-    ids: tuple[str, str, str],
-) -> list[CheckMessage]:
-    """
-    Check the dict *name* in ``CHATMEMORY``: its type, its names and its whole numbers, then what *check_values* checks.
-
-    *ids* are those of the first three; *hint* is for a value that is not a dict.
-    """
-    no_dict, unknown, no_number = ids
-    chatmemory: object = getattr(settings, "CHATMEMORY", {})
-    if not isinstance(chatmemory, Mapping):
-        return []  # another check reports this
-    given: object = chatmemory.get(name, {})
-    where = f"CHATMEMORY[{name!r}]"
-    if not isinstance(given, Mapping):
-        return [Error(f"{where} must be a dict, not {type(given).__name__}.", hint=hint, id=no_dict)]
-    values = {**defaults, **given}
-    numbers = {name: default for name, default in defaults.items() if type(default) is int}
-    return [
-        *check_names(where, given, defaults, unknown),
-        *(
-            Error(
-                f"{where}[{name!r}] must be a whole number of at least {min(1, default)}, not {values[name]!r}.",
-                hint=f"Remove it to use the default of {default}.",
-                id=no_number,
-            )
-            for name, default in numbers.items()
-            if type(values[name]) is not int or values[name] < min(1, default)
-        ),
-        *check_values(values),
-    ]
-
-
-def check_names(where: str, given: Mapping[Any, Any], names: Collection[str], check_id: str) -> Iterator[CheckMessage]:
-    """Check that *names* has all keys of the dict *given*, which is the setting *where*."""
-    for name in sorted(set(given) - set(names), key=str):
-        close = get_close_matches(str(name), names, n=1)
-        yield Warning(
-            f"{where} has no setting {name!r}, so it has no effect.",
-            hint=f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(sorted(names))}.",
-            id=check_id,
-        )
-
-
-def check_class(where: str, path: object, base: type, default: str, check_id: str) -> Iterator[CheckMessage]:
-    """Check that *path*, the value of the setting *where*, is that of *base* or of a subclass."""
-    found = imported(path)
-    if not (isinstance(path, str) and isinstance(found, type) and issubclass(found, base)):
-        yield Error(
-            f"{where} must be the path of a subclass of {base.__name__}, not {path!r}.",
-            hint=f"For example {default!r}, the default.",
-            id=check_id,
-        )
+def is_path(value: object) -> bool:
+    """Return whether *value*, which may be any text, is written like the path of something to import."""
+    return isinstance(value, str) and "." in value and all(map(str.isidentifier, value.split(".")))
 
 
 def imported(value: object) -> object:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from django.apps import apps
-from django.conf import ENVIRONMENT_VARIABLE, settings
+from django.conf import settings
 from django.core.checks import CheckMessage, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
 
@@ -23,13 +20,11 @@ OF_PROXIES = ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST", "USE_X_FORWARDE
 
 
 def check_deployment(**kwargs: Any) -> list[CheckMessage]:
-    """Check that rates, streams and keys suit several processes, and that no process needs the network."""
-    chatmemory: object = getattr(settings, "CHATMEMORY", {})
-    if not isinstance(chatmemory, Mapping) or not all(
-        isinstance(chatmemory.get(name, {}), Mapping) for name in ("REST", "CHAT", "ENCRYPTION")
-    ):
+    """Check that the cache, the database and the rates suit several machines, and that none needs the network."""
+    general, rest = conf.General.readable(), conf.Rest.readable()
+    if general is None or rest is None:
         return []  # other checks report this
-    return [*_cache(), *_database(), *_network(), *_rates(), *_keys(), *_server(), *_proxies()]
+    return [*_cache(), *_database(), *_network(general), *_rates(rest), *_proxies(rest)]
 
 
 def _cache() -> Iterator[CheckMessage]:
@@ -54,8 +49,8 @@ def _database() -> Iterator[CheckMessage]:
         )
 
 
-def _network() -> Iterator[CheckMessage]:
-    if conf.allow_network() is True and encoding_source("o200k_base") == "network":
+def _network(general: conf.General) -> Iterator[CheckMessage]:
+    if general.ALLOW_NETWORK is True and encoding_source("o200k_base") == "network":
         yield Warning(
             "CHATMEMORY['ALLOW_NETWORK'] is True and no encodings are installed: each new server downloads them when "
             "it first counts tokens, and fails if it cannot.",
@@ -64,9 +59,9 @@ def _network() -> Iterator[CheckMessage]:
         )
 
 
-def _rates() -> Iterator[CheckMessage]:
-    rates = conf.rest()["THROTTLE_RATES"]
-    missing = [name for name in conf.DEFAULT_REST["THROTTLE_RATES"] if isinstance(rates, Mapping) and name not in rates]
+def _rates(rest: conf.Rest) -> Iterator[CheckMessage]:
+    rates: object = rest.THROTTLE_RATES
+    missing = [name for name in conf.RATES if isinstance(rates, Mapping) and name not in rates]
     if missing and apps.is_installed("rest_framework"):
         yield Warning(
             f"CHATMEMORY['REST']['THROTTLE_RATES'] has no rate for {', '.join(missing)}: these are not limited.",
@@ -75,40 +70,10 @@ def _rates() -> Iterator[CheckMessage]:
         )
 
 
-def _keys() -> Iterator[CheckMessage]:
-    keys = conf.encryption()["KEYS"]
-    path = getattr(sys.modules.get(os.environ.get(ENVIRONMENT_VARIABLE, "")), "__file__", None)
-    if not isinstance(keys, list | tuple) or path is None:
-        return
-    try:
-        source = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return
-    for index, key in enumerate(keys):
-        if isinstance(key, str) and key and key in source:
-            yield Warning(
-                f"CHATMEMORY['ENCRYPTION']['KEYS'][{index}] is written in {path}: who reads the repository or a backup "
-                "of it can decrypt all messages.",
-                hint='Read it from the environment: os.environ["CHATMEMORY_KEY"]. Replace the key by another one.',
-                id="chatmemory.W075",
-            )
-
-
-def _server() -> Iterator[CheckMessage]:
-    wsgi, asgi = (getattr(settings, f"{name}_APPLICATION", None) for name in ("WSGI", "ASGI"))
-    if apps.is_installed("chatmemory_django.chat") and wsgi and not asgi:
-        yield Warning(
-            "WSGI_APPLICATION is set, and ASGI_APPLICATION is not: under WSGI, an answer of the chat arrives in one "
-            "piece when it is complete, and takes a worker until then.",
-            hint="Serve the site with ASGI, and set ASGI_APPLICATION, or WSGI_APPLICATION to None.",
-            id="chatmemory.W076",
-        )
-
-
-def _proxies() -> Iterator[CheckMessage]:
-    rest = conf.rest()
-    rates, behind = rest["THROTTLE_RATES"], [name for name in OF_PROXIES if getattr(settings, name, None)]
-    if behind and rest["NUM_PROXIES"] == 0 and isinstance(rates, Mapping) and rates.get("sign_in"):
+def _proxies(rest: conf.Rest) -> Iterator[CheckMessage]:
+    rates: object = rest.THROTTLE_RATES
+    behind = [name for name in OF_PROXIES if getattr(settings, name, None)]
+    if behind and rest.NUM_PROXIES == 0 and isinstance(rates, Mapping) and rates.get("sign_in"):
         yield Warning(
             f"{behind[0]} is set, so there is a proxy, but CHATMEMORY['REST']['NUM_PROXIES'] is 0: all clients are "
             "counted by the address of the proxy, as if they were one.",

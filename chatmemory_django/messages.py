@@ -377,6 +377,7 @@ Metadata: TypeAlias = Mapping[str, Any] | None
 
 MESSAGE_CLASSES = (SystemMessage, UserMessage, AiMessage, ToolExecutionResultMessage, CustomMessage)
 _TYPES: frozenset[type] = frozenset(MESSAGE_CLASSES)
+_IMMUTABLE: frozenset[type] = frozenset({type(None), bool, int, str})
 CONTENT_CLASSES = (TextContent, ImageContent, AudioContent, VideoContent, PdfFileContent)
 
 
@@ -414,9 +415,9 @@ def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]
 
 def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:
     """Return each of *messages* as a ``NewMessage``; ``TypeError``, which names its index, if one is no message."""
-    given = list(messages)
-    checked_messages(each.message if isinstance(each, NewMessage) else each for each in given)
-    return [each if isinstance(each, NewMessage) else NewMessage(each) for each in given]
+    new = [each if isinstance(each, NewMessage) else NewMessage(each) for each in messages]
+    checked_messages([each.message for each in new])
+    return new
 
 
 def _check_type(value: _Value, name: str, expected: type, *, optional: bool = False) -> None:
@@ -502,7 +503,7 @@ def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:
         ValueError: It holds a number that JSON cannot represent, or is nested deeper than *max_depth*.
 
     """
-    if value is None or value is True or value is False:
+    if value.__class__ in _IMMUTABLE:
         return value
     if isinstance(value, str):
         return "".join((value,))
@@ -518,7 +519,10 @@ def copy_json(value: object, where: str, max_depth: int, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where} has a key of type {type(key).__name__}; JSON keys must be str.")
-        return {key: copy_json(item, f"{where}[{key!r}]", max_depth, depth + 1) for key, item in value.items()}
+        return {
+            key: item if item.__class__ in _IMMUTABLE else copy_json(item, f"{where}[{key!r}]", max_depth, depth + 1)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [copy_json(item, f"{where}[{index}]", max_depth, depth + 1) for index, item in enumerate(value)]
     raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot represent.")

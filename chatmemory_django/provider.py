@@ -14,7 +14,6 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MemoryOptions
 from chatmemory_django.stores.base import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class MemoryConfiguration(NamedTuple):
     @classmethod
     def of(cls, memory_id: object) -> Self:
         """Return the configuration of *memory_id* in the setting ``MEMORY``."""
-        memory = conf.memory()
+        memory = conf.general().MEMORY
         if isinstance(memory, str):
             memory = import_string(memory)
         if callable(memory):
@@ -76,7 +75,7 @@ class MemoryConfiguration(NamedTuple):
 
     def reader(self) -> Reader:
         """Return how the memory is read, wherever it is stored; raises what ``memory`` does."""
-        return self.memory(_NOWHERE)
+        return self.memory(_OF_READERS)
 
     def window(self) -> Window:
         """Return the current window; raises what ``memory`` does."""
@@ -84,7 +83,7 @@ class MemoryConfiguration(NamedTuple):
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """Return the configuration with *options* in place of those of the same names."""
-        return self._replace(options={**self.options, **options})
+        return self._replace(options={**self.options, **options}) if options else self
 
     def with_limit(
         self, *, max_messages: int | None = None, max_tokens: int | None = None, is_only_read: bool = False
@@ -141,8 +140,8 @@ def known_window(memory_id: str) -> Window | None:
     return None if reader is None else reader.window()
 
 
-_NOWHERE = InMemoryChatMemoryStore(keep_history=True)
-"""The store of readers, which cannot write: it stays empty."""
+_OF_READERS = DjangoChatMemoryStore(keep_history=True)
+"""The store of readers, which use nothing of it."""
 
 
 @cache

@@ -1,10 +1,10 @@
 """
-Signals about changes of memories, sent after the change is committed.
+Signals about changes of memories, and of answers that wait, sent after the change is committed.
 
-All are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read when they are
-accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database alias). Texts
-are not sent: receivers that need them read them. An exception in a receiver is logged and affects neither the writer
-nor other receivers.
+Those of memories are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read
+when they are accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database
+alias). Texts are not sent: receivers that need them read them. An exception in a receiver is logged and affects neither
+the writer nor other receivers.
 """
 
 from django.dispatch import Signal
@@ -17,3 +17,9 @@ messages_evicted = Signal()
 
 memory_cleared = Signal()
 """The memory was emptied; *sequences* were in it."""
+
+answer_waits = Signal()
+"""
+An answer waits for a worker, since a question was asked or a call was decided: with ``sender=Run``, the *memory_id*,
+the *context* that the setting ``THREAD_CONTEXT`` has captured, and *using*. It is sent where ``RUNS`` is ``"worker"``.
+"""

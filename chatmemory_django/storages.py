@@ -60,7 +60,7 @@ class MissingFileError(StorageError):
 
 def storage() -> Storage:
     """Return the storage of files; ``StorageError`` if the settings name none."""
-    alias = conf.media_storage()
+    alias = conf.general().MEDIA_STORAGE
     if alias is None:
         raise StorageError("The files are in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; name it there.")
     return storages[alias]
@@ -68,7 +68,7 @@ def storage() -> Storage:
 
 def require(memory_id: str, sequence: int) -> None:
     """Raise ``StorageError`` if the settings name no storage, so that the file of that message cannot be read."""
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         raise StorageError(
             f"Message {sequence} of {memory_id!r} has a file in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; "
             "name the storage there."
@@ -204,12 +204,12 @@ def _read(where: Storage, name: str) -> bytes:
 
 def _reason(error: Exception | None) -> str:
     if error is None or isinstance(error, TimeoutError):
-        return f" within {conf.media('MEDIA_TIMEOUT')} seconds"
+        return f" within {conf.general().MEDIA_TIMEOUT} seconds"
     return f" ({type(error).__name__})"
 
 
 def _deadline() -> float:
-    seconds: int = conf.media("MEDIA_TIMEOUT")
+    seconds = conf.general().MEDIA_TIMEOUT
     return time.monotonic() + seconds
 
 

@@ -24,11 +24,11 @@ from rest_framework.authtoken.views import ObtainAuthToken
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory_django import conf
 from chatmemory_django.access import count_wrong_credentials
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.usage import usage
 from chatmemory_django.chat.models import ModelCall
-from chatmemory_django.chat.ui_messages.files import KINDS
+from chatmemory_django.chat.ui_messages.files import KINDS, TEXT_TYPES
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
@@ -39,7 +39,7 @@ View = Callable[..., HttpResponseBase]
 DEMO = "demo"
 """The user name and the password that ``manage.py demo`` creates."""
 
-ACCEPTED = ",".join(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values())
+ACCEPTED = ",".join([*(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values()), *TEXT_TYPES])
 """The media types of files that the chat takes."""
 
 
@@ -90,7 +90,7 @@ def chat(request: HttpRequest) -> HttpResponse:
         "texts": TEXTS,
         "words": WORDS,
         "accepted": ACCEPTED,
-        "longest": conf.chat()["MAX_TEXT_LENGTH"],
+        "longest": chat_settings().MAX_TEXT_LENGTH,
         "longest_title": MAX_TITLE_LENGTH,
         "model": getattr(model, "model_name", getattr(model, "name", "")),
         "is_real": IS_REAL,

@@ -38,3 +38,23 @@ async def send(application: Callable, path: str, headers: dict, body: bytes) -> 
     start, content = await one.receive_output(60), await one.receive_output(60)
     await one.wait()
     return start["status"], content["body"]
+
+
+async def leave(application: Callable, path: str, headers: dict | None = None, body: bytes = b"") -> None:
+    """Send a request as a client that goes while a server sends it the first piece of the response."""
+    method, received, is_gone = "POST" if body else "GET", [{"type": "http.request", "body": body}], asyncio.Event()
+
+    async def receive() -> dict:
+        if not received:
+            await is_gone.wait()
+        return received.pop() if received else {"type": "http.disconnect"}
+
+    async def never_sent(message: dict) -> None:
+        if message.get("body"):
+            is_gone.set()
+            await asyncio.Event().wait()
+
+    named = {"Host": "testserver", "Content-Type": "application/json", **(headers or {})}
+    raw = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": raw}
+    await application(scope, receive, never_sent)

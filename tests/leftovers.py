@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from chatmemory_django import conf
+from chatmemory_django.chat.conf import chat_settings
 
 FOUND_TERMS = 0.5
 """The share of a text's trigrams that a full-text index must have for the text to count as being in it."""
@@ -180,12 +180,12 @@ def _has_terms(text: str, terms: Iterable[str]) -> bool:
 
 def _redis() -> Iterator[tuple[str, Any]]:
     """Yield the names and the values of all keys in the Redis of the setting ``STREAMS``, if it is one."""
-    settings = conf.chat()
-    if "redis" not in str(settings["STREAMS"]).casefold():
+    settings = chat_settings()
+    if "redis" not in str(settings.STREAMS).casefold():
         return
     from redis import Redis
 
-    with Redis.from_url(settings["REDIS_URL"]) as client:
+    with Redis.from_url(settings.REDIS_URL) as client:
         for key in client.scan_iter(count=1000):
             name = _as_text(key)
             kind = re.sub(r"[0-9a-f]{32}", "…", name)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.chat turn|streams|dropped|overload``: see README.md."""
+"""``python -m benchmarks.chat turn|streams|dropped|overload|runs``: see README.md."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ QUESTIONS = {
     "streams": ("postgresql-pool",),
     "dropped": ("sqlite", "postgresql-pool", "mariadb"),
     "overload": ("postgresql",),
+    "runs": ("sqlite", "postgresql", "mariadb"),
 }
 """The configurations of the settings that each question is asked of."""
+
+QUICK_STREAMS = 20
+"""How many streams a quick run has at once."""
 
 
 def main() -> int:
@@ -31,8 +35,10 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", type=int, default=(10, 1_000, 100_000), help="lengths of history: turn")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for debugging, not for figures")
     parser.add_argument("--streams", type=int, default=200, help="the number of concurrent streams")
+    parser.add_argument("--beside", nargs="*", type=int, default=(100, 400, 1_000), help="streams beside a bare view")
     parser.add_argument("--bursts", nargs="*", type=int, default=(20, 300, 500, 800, 1_000), help="questions at once")
     parser.add_argument("--clients", type=int, default=1_000, help="the number of clients")
+    parser.add_argument("--seconds", type=float, default=60, help="how long processes are tormented, twice: runs")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -84,7 +90,7 @@ def _ask(options: argparse.Namespace) -> Any:
     django.setup()
 
     # needs django.setup()
-    from benchmarks.chat import dropped, overload, streams, turn
+    from benchmarks.chat import beside, dropped, overload, runs, streams, turn
     from benchmarks.databases import database
 
     server = settings.ON.partition("-")[0]
@@ -93,11 +99,16 @@ def _ask(options: argparse.Namespace) -> Any:
             case "turn":
                 return turn.ask(server, options.sizes, quick=options.quick)
             case "streams":
-                return streams.ask(server, options.streams)
+                few = (QUICK_STREAMS, [QUICK_STREAMS]) if options.quick else (options.streams, options.beside)
+                found = streams.ask(server, few[0])
+                compared = beside.ask(server, few[1]) if few[1] else None
+                return {**found, "beside": compared}
             case "dropped":
                 return dropped.ask(server, options.clients, options.seed)
             case "overload":
                 return overload.ask(server, options.bursts)
+            case "runs":
+                return runs.ask(server, options.seconds, options.seed)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ class Exchange(asyncio.Protocol):
         self.received = bytearray()
         self.delays: list[float] = []
         """For each word, the seconds from the model to the client."""
-        self.sent = self.began = 0.0
-        """When the request was sent, and when the first word arrived."""
+        self.sent = self.began = self.ended = 0.0
+        """When the request was sent, when the first word arrived, and when the connection ended."""
         self.done = asyncio.Event()
         self._place = 0
         self._transport: asyncio.Transport | None = None
@@ -47,6 +47,7 @@ class Exchange(asyncio.Protocol):
             self._place = word.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = time.perf_counter()
         self.done.set()
 
     def drop(self, *, rudely: bool) -> None:
@@ -105,11 +106,13 @@ class Client:
         self.port = port
         self.token = token
 
-    async def ask(self, chat_id: str, message_id: str, text: str, *, part: float = 1.0) -> Exchange:
+    async def ask(
+        self, chat_id: str, message_id: str, text: str, *, part: float = 1.0, path: str = "/api/chat"
+    ) -> Exchange:
         """POST a message, or only a *part* of the request, and return the exchange at once."""
         message = {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}
         body = {"id": chat_id, "trigger": "submit-message", "messages": [message]}
-        return await self.send("POST", "/api/chat", json.dumps(body).encode(), part=part)
+        return await self.send("POST", path, json.dumps(body).encode(), part=part)
 
     async def listen(self, chat_id: str) -> Exchange:
         """GET the stream of the answer that is being generated."""

@@ -17,18 +17,22 @@ WAIT_SECONDS = 30
 
 
 class Server:
-    """A uvicorn with one process, which logs errors to *log*; on *port*, or on a free one."""
+    """
+    A uvicorn with one process, which logs errors to *log*; on *port*, or on a free one. At its end, it waits for its
+    clients, at most for so many *seconds* if that is given.
+    """
 
-    def __init__(self, log: Path, *, port: int | None = None, **environment: str) -> None:
+    def __init__(self, log: Path, *, port: int | None = None, seconds: int | None = None, **environment: str) -> None:
         self.log = log
         self.port = port or _free_port()
+        self._options = [] if seconds is None else ["--timeout-graceful-shutdown", str(seconds)]
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         """Start the server, and wait until it listens."""
-        command = [sys.executable, "-m", "uvicorn", "--factory", "django.core.asgi:get_asgi_application"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--log-level", "warning", "--lifespan", "off"]
+        command = [sys.executable, "-m", "uvicorn", "example_project.asgi:application", "--log-level", "warning"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), *self._options]
         with self.log.open("ab") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=file, env=self._environment)
         deadline = time.monotonic() + WAIT_SECONDS
@@ -57,6 +61,11 @@ class Server:
         return time.monotonic() - begun
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         """The process id."""
         if self._process is None:
@@ -70,6 +79,11 @@ class Server:
     def threads(self) -> int:
         """The number of its threads."""
         return self._status("Threads")
+
+    def processor(self) -> float:
+        """The seconds of a processor that the process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def opened(self, name: str) -> int:
         """Return how many times it has the file *name* open."""

@@ -39,11 +39,20 @@ def write(question: str, found: dict[str, Any], report: Report) -> int:
             for on, asked in found.items():
                 rows = [[name, *row] for name, row in asked["rows"]]
                 report.section(f"chat-{question}-{on}", table(["", *asked["head"]], rows))
+                if compared := asked.get("beside"):
+                    rows = [[name, *row] for name, row in compared["rows"]]
+                    report.section(f"chat-beside-{on}", table(["", *compared["head"]], rows))
         case "dropped":
-            report.section("chat-dropped", _dropped(found))
-    faults = [f"{NAMES[on]}: {line}" for on, each in found.items() for line in each.get("findings", ())]
+            report.section("chat-dropped", _counted(found))
+        case "runs":  # a check: its counts are nothing to publish
+            print(_counted(found))
+    faults = [f"{NAMES[on]}: {line}" for on, each in found.items() for line in _findings(each)]
     print("\n".join(faults), flush=True)
     return int(bool(faults))
+
+
+def _findings(found: dict[str, Any]) -> list[str]:
+    return [*found.get("findings", ()), *(found.get("beside") or {}).get("findings", ())]
 
 
 def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
@@ -59,7 +68,7 @@ def _turns(on: str, by_size: dict[str, dict[str, float]]) -> str:
     return table(head, rows)
 
 
-def _dropped(found: dict[str, Any]) -> str:
+def _counted(found: dict[str, Any]) -> str:
     names = dict.fromkeys(name for each in found.values() for name in each["done"])
     rows = [[name, *(f"{each['done'].get(name, 0):,}" for each in found.values())] for name in names]
     rows.append(["**faults**", *(f"**{each['faults']}**" for each in found.values())])

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
+from rest_framework.authtoken.models import Token
 
-from benchmarks.chat.model import Clock
+from benchmarks.chat.model import PACE, Clock, Plan
 from chatmemory_django.access import access_policy
 from chatmemory_django.chat.model import ChatResponse, PartialText
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
 
 HISTORY = [UserMessage(f"Message {number}") for number in range(60)]
 
@@ -47,6 +52,27 @@ async def stream_by_hand(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(pieces(), content_type="text/event-stream")
 
 
+@csrf_exempt
+async def stream_bare(request: HttpRequest) -> StreamingHttpResponse:
+    """Stream like the chat, on Django alone: sign in, insert a row, give back the connection, and send what comes."""
+    key = request.headers["Authorization"].partition(" ")[2]
+    token = await Token.objects.select_related("user").aget(key=key)
+    asked = json.loads(request.body)
+    await Conversation.objects.acreate(memory_id=asked["id"], owner=token.user)
+    await sync_to_async(connections.close_all)()  # otherwise it is held until the end of the stream
+    [part] = asked["messages"][0]["parts"]
+    plan = Plan.of(part["text"])
+
+    async def pieces():  # type: ignore[no-untyped-def]
+        for _ in range(plan.words if plan else 0):
+            await asyncio.sleep(plan.pause * PACE)
+            piece = {"type": "text-delta", "id": "1", "delta": f"{time.perf_counter_ns()} "}
+            yield f"data: {json.dumps(piece, separators=(',', ':'))}\n\n"
+        yield 'data: {"type":"finish"}\n\ndata: [DONE]\n\n'
+
+    return StreamingHttpResponse(pieces(), content_type="text/event-stream")
+
+
 async def state(request: HttpRequest) -> JsonResponse:
     """Return the numbers of tasks and threads."""
     coroutines = [task.get_coro() for task in asyncio.all_tasks() - {asyncio.current_task()}]
@@ -58,5 +84,6 @@ urlpatterns = [
     path("api/chat", include("chatmemory_django.chat.urls")),
     path("by-hand", by_hand),
     path("stream-by-hand", stream_by_hand),
+    path("stream-bare", stream_bare),
     path("state", state),
 ]

@@ -3,4 +3,4 @@
 from benchmarks.settings import *  # noqa: F403
 from benchmarks.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.search"]
+INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.contrib.search"]

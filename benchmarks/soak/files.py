@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.soak.crowd import environment
 from benchmarks.soak.records import FILES
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.models import MediaFile, MediaReference, Message
-from chatmemory_django.models.files import decoded
+from chatmemory_django.models.files import coder_at, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +61,10 @@ def wrong_files(server: Server) -> Iterator[str]:
     }.items():
         if found:
             yield f"{len(found)} {what}: {sorted(found)[:3]}"
+    coder = coder_at(Address(using))
     for name in sorted(files.keys() & there):
         sha256, key_id, _pk = files[name]
-        content = decoded((server.folder / FILES / name).read_bytes(), key_id, using)
+        content = decoded(coder, (server.folder / FILES / name).read_bytes(), key_id, sha256)
         if hashlib.sha256(content).hexdigest() != sha256:
             yield f"{name} has another content"
 

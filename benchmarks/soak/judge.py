@@ -29,7 +29,8 @@ from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
 from chatmemory_django.core.stored_files import extracted
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.db import row_codec
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import SystemMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_message
@@ -122,10 +123,9 @@ class Judge:
 
     def _plain(self, column: str, value: str | None) -> Any:
         """Return *value*, as a trigger has copied it from *column*, decrypted if it is encrypted."""
-        encrypts = cipher()
-        if encrypts is None or value is None:
+        if row_codec.installed is None or value is None:
             return value
-        return encrypts.decrypt(value, f"chatmemory.message.{column}", self.using)
+        return row_codec.installed.at(Address(self.using)).decode(value, f"chatmemory.message.{column}")
 
     def _load(self) -> None:
         self.by_verb: dict[str, list[Intent]] = defaultdict(list)

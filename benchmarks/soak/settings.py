@@ -17,5 +17,5 @@ STORAGES = {
 # The judge has no storage, since each database has one: it looks into their folders.
 CHATMEMORY = {"MEDIA_STORAGE": "soak" if "SOAK_FILES" in os.environ else None, "MEDIA_MIN_BYTES": 100}
 if os.environ.get("SOAK_ENCRYPTED"):
-    INSTALLED_APPS.append("chatmemory_django.encryption")
+    INSTALLED_APPS.append("chatmemory_django.contrib.encryption")
     CHATMEMORY["ENCRYPTION"] = {"KEYS": [f"soak:{b64encode(bytes(32)).decode()}"]}

@@ -15,12 +15,12 @@ from django.utils.http import urlencode
 
 from chatmemory_django.admin.columns import Listed, beginnings_of
 from chatmemory_django.admin.navigation import NEWEST
+from chatmemory_django.core.excerpts import Snippet
 from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import PREVIEW, by_hour
 from chatmemory_django.provider import known_window
-from chatmemory_django.search.excerpts import Snippet
 
 MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""

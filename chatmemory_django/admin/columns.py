@@ -14,10 +14,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.wording import moment
+from chatmemory_django.core.excerpts import MAX_SNIPPET, Snippet, snippet
 from chatmemory_django.core.shown import visible
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
-from chatmemory_django.search.excerpts import MAX_SNIPPET, Snippet, snippet
 
 SHORT_ID = 16
 """Maximum number of characters of a memory id in the list; of a longer one, the beginning and the end are shown ..."""

@@ -27,8 +27,8 @@ from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, Messa
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.core.shown import visible
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.private import private_view
-from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
 from chatmemory_django.storages import StorageError
@@ -57,6 +57,7 @@ class ConversationAdmin(admin.ModelAdmin):
         filters.ProblemFilter,
         filters.EvictionsFilter,
         filters.EmptyFilter,
+        filters.AssistantFilter,
         filters.FlagFilter,
     )
     list_per_page = 50
@@ -127,14 +128,14 @@ class ConversationAdmin(admin.ModelAdmin):
     @property
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
         """See ``ModelAdmin``: what is encrypted is not found."""
-        if cipher() is not None:
+        if row_codec.installed is not None:
             return _("Memory id or owner")
         return _("Memory id or owner, and titles and messages if you may read them")
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``: the order of encrypted titles means nothing."""
         sortable = super().get_sortable_by(request)
-        return sortable if cipher() is None else [each for each in sortable if each is not columns.title]
+        return sortable if row_codec.installed is None else [each for each in sortable if each is not columns.title]
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``. What is not displayed cannot be ordered by, either."""
@@ -173,7 +174,7 @@ class ConversationAdmin(admin.ModelAdmin):
         known = queryset.known_as(search_term)
         if known is not None:
             return known, False
-        is_readable = self.has_text_permission(request) and cipher() is None
+        is_readable = self.has_text_permission(request) and row_codec.installed is None
         found = queryset.search(search_term, types=None if is_readable else ())
         owned = queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         keys = filters.at_most(filters.newest_keys(found) | filters.newest_keys(owned), request)

@@ -15,7 +15,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django import conf
+from chatmemory_django.db import row_codec
 
 MAX_PEOPLE = 1_000
 """Maximum number of users that a search for owners finds; a longer search term narrows it down."""
@@ -208,6 +209,24 @@ class FlagFilter(admin.SimpleListFilter):
         return queryset
 
 
+class AssistantFilter(admin.SimpleListFilter):
+    """Conversations of one of the assistants with a name in the settings, or of the one without; hidden without any."""
+
+    title = _("assistant")
+    parameter_name = "assistant"
+    NO_NAME = "/"  # which no name has
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        names = [(name, name) for name in conf.threads().ASSISTANTS]
+        return [*names, (self.NO_NAME, _("No name"))] if names else []
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        name = self.value()
+        if name not in dict(self.lookup_choices):
+            return queryset
+        return queryset.begun_with("" if name == self.NO_NAME else name)
+
+
 class ProblemFilter(admin.SimpleListFilter):
     """Conversations in which something went wrong; like a count, this reveals no message text."""
 
@@ -216,13 +235,13 @@ class ProblemFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = [("turn", _("Incomplete turn"))]
-        return found if cipher() is not None else [*found, ("tool", _("Failed tool call"))]
+        return found if row_codec.installed is not None else [*found, ("tool", _("Failed tool call"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         match self.value():
             case "turn":
                 found = queryset.with_incomplete_turns()
-            case "tool" if cipher() is None:
+            case "tool" if row_codec.installed is None:
                 found = queryset.with_failed_tools()
             case _:
                 return queryset

@@ -128,7 +128,7 @@ class Remove(MessageOperation):
         )
         yield _("Its content is deleted, and so are the summaries that cover it.")
         yield _("Later messages are kept.")
-        if not conf.keep_history():
+        if not conf.general().KEEP_HISTORY:
             yield _("This site does not keep a history: the messages are deleted permanently.")
         yield _("This cannot be undone.")
 
@@ -161,7 +161,7 @@ MESSAGE_OPERATIONS: tuple[MessageOperation, ...] = (SWITCH, Rewind(), Fork(), Re
 
 def _consequences() -> Iterable[str]:
     yield _("The memory will hold as much of the conversation up to that point as fits; the next message follows it.")
-    if conf.keep_history():
+    if conf.general().KEEP_HISTORY:
         yield _("Nothing is lost: the current branch is kept, and you can switch back to it.")
     else:
         yield _("This site does not keep a history: the messages are deleted permanently.")

@@ -89,7 +89,7 @@ class Clear(Operation):
             "%(messages)d messages will leave the memory, and will no longer be sent to the model.",
             totals.remembered,
         ) % {"messages": totals.remembered}
-        if conf.keep_history():
+        if conf.general().KEEP_HISTORY:
             yield ngettext(
                 "The history is kept: its %(messages)d message can still be read here.",
                 "The history is kept: its %(messages)d messages can still be read here.",

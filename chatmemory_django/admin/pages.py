@@ -59,7 +59,7 @@ def transcript(
     context: dict[str, Any] = {
         "is_newest": is_newest,
         "is_readable": is_readable,
-        "shows_remote_media": conf.remote_media(),
+        "shows_remote_media": conf.general().REMOTE_MEDIA,
         "memory_link": _memory_link(conversation, all_branches=all_branches),
         "all_branches": all_branches,
         "branches": f"&{ALL_BRANCHES}" if all_branches else "",
@@ -100,7 +100,7 @@ def message(conversation: Conversation, row: Message, offered: Sequence[MessageO
         "is_readable": True,
         "is_alone": True,
         "is_openai": _is_openai(row),
-        "shows_remote_media": conf.remote_media(),
+        "shows_remote_media": conf.general().REMOTE_MEDIA,
         "json": _readable(message_json(row)),
         "metadata": _indented(row.metadata),
         "verbatim": _readable(row.verbatim or ""),
@@ -165,7 +165,7 @@ def message_confirmation(
         "has_counterparts": operation.has_counterparts(row),
         "is_readable": is_readable,
         "is_alone": True,
-        "shows_remote_media": conf.remote_media(),
+        "shows_remote_media": conf.general().REMOTE_MEDIA,
         "back": link_to(row.sequence, all_branches=bubble.is_on_other_branch),
         "subtitle": operation.label,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -23,7 +24,21 @@ class Words(NamedTuple):
     short: str | Promise
     long: str | Promise
     is_sent: bool = False
-    """Whether the model is sent the message."""
+    """Whether the model is sent the message, ..."""
+    changes: Sequence[str | Promise] = ()
+    """... and what differs in what it is sent."""
+
+
+Changes: TypeAlias = Callable[[Conversation, Sequence[Explained]], Mapping[int, Sequence[str | Promise]]]
+"""Returns sentences on what differs in what a model is sent of a conversation, by the sequence of the message."""
+
+_registered: list[Changes] = []
+
+
+def shows_changes(changes: Changes) -> None:
+    """Register *changes*, an app's function: what it returns is shown with each message that is sent."""
+    if changes not in _registered:
+        _registered.append(changes)
 
 
 WORDS: dict[Reason, Words] = {
@@ -112,7 +127,9 @@ def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]
             return {}  # every text would have to be counted
         if conversation.memory().total_size() > MAX_EXPLAINED_SIZE:
             return {}
-        return {each.sequence: _words(each) for each in conversation.read(reader).explain()}
+        explained = conversation.read(reader).explain()
+        changes = [of(conversation, explained) for of in _registered]
+        return {each.sequence: _words(each, changes) for each in explained}
     except (TypeError, ValueError):
         return {}
 
@@ -125,6 +142,7 @@ def explains_others(conversation: Conversation, reader: Reader) -> bool:
         return False
 
 
-def _words(explained: Explained) -> Words:
+def _words(explained: Explained, changes: Sequence[Mapping[int, Sequence[str | Promise]]]) -> Words:
     is_part = explained.is_sent and explained.sent is not explained.message
-    return IN_PART if is_part else WORDS[explained.reason]
+    sentences = [each for of in changes for each in of.get(explained.sequence, ())]
+    return (IN_PART if is_part else WORDS[explained.reason])._replace(changes=sentences)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.navigation import link_to
+from chatmemory_django.core.excerpts import Snippet
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
-from chatmemory_django.search.excerpts import Snippet
 
 HITS = 20
 """Number of hits on a page."""

@@ -73,7 +73,7 @@ def read_page(
     bubbles = _bubbles(conversation, found, reader if is_readable else None)
     if all(bubble.why.is_sent for bubble in bubbles):  # where all are, "in the memory" is only noise
         for bubble in bubbles:
-            bubble.is_marked = bubble.why is not WORDS[Reason.IN_WINDOW]
+            bubble.is_marked = bubble.why.short is not WORDS[Reason.IN_WINDOW].short
     if has_others:
         places = conversation.places(found)
         for bubble in bubbles:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import register
+from django.core.checks import Tags, register
 from django.db.models import DO_NOTHING
 from django.db.models.signals import pre_delete
 from django.utils.translation import gettext_lazy as _
@@ -38,4 +38,6 @@ class ChatConfig(AppConfig):
         keeps_copies(forget_approvals, of_rows=True)
         register(checks.check_chat)
         register(checks.check_assistant)
+        register(checks.check_waiting, Tags.database)
+        register(checks.check_chat_deployment, Tags.security, deploy=True)
         keeps_copies(erasing.forget_streams)

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from uuid import uuid4
 
 try:
     import docstring_parser  # noqa: F401
@@ -25,18 +26,20 @@ from django.template import Context, Template
 from django.utils.functional import Promise
 from django.views.decorators.debug import sensitive_variables
 
-from chatmemory_django import telemetry
-from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked
+from chatmemory_django import observing
+from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
 from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
-from chatmemory_django.chat.answers.questions import Question, positioned, taken_ids, unanswered
+from chatmemory_django.chat.answers.observed import aobserved, observed
+from chatmemory_django.chat.answers.questions import Question, conversation_of, positioned, unanswered
 from chatmemory_django.chat.answers.returns import Text, Typed
+from chatmemory_django.chat.answers.shown import Shown, followed, named_in
 from chatmemory_django.chat.answers.stored import StoredAnswer, show_decided
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
 from chatmemory_django.chat.approvals.approving import May, may_decide
-from chatmemory_django.chat.approvals.resuming import Resumed, django_store
+from chatmemory_django.chat.approvals.resuming import Resumed, check_resume, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     BrokenStreamError,
@@ -46,10 +49,15 @@ from chatmemory_django.chat.model import (
     ChatResponse,
     InvalidRequestError,
 )
-from chatmemory_django.chat.outgoing import for_vendor
+from chatmemory_django.chat.outgoing import with_changes
+from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
+from chatmemory_django.chat.started import StartedRun
+from chatmemory_django.chat.starting import StartOptions, start
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
+from chatmemory_django.core.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.core.reasons import Explained
+from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
@@ -61,6 +69,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
     from django.http import HttpRequest
 
 _T = TypeVar("_T")
@@ -68,20 +77,26 @@ _T = TypeVar("_T")
 UserInput: TypeAlias = str | UserMessage | Resume | None
 """
 The user's message; None to answer a message that is stored already, given as ``after``; or a ``Resume``, to go on with
-an answer that waits for the approval of tool calls.
+an answer that waits for the approval, or for the output, of tool calls.
 """
 
 
-class ChatOptions(TypedDict, total=False):
-    """The options of a call to an assistant; see ``Assistant``."""
+class ResponseOptions(TypedDict, total=False):
+    """The options of ``Assistant.response``; see ``Assistant``."""
 
     owner: AbstractBaseUser | None
-    request: HttpRequest | None
     client_message_id: str | None
     answer_id: str | None
     after: int | None
     persist: Persist
     keep_partial: bool | Callable[[], bool]
+    labels: Mapping[str, str]
+
+
+class ChatOptions(ResponseOptions, total=False):
+    """The options of a call to an assistant; see ``Assistant``."""
+
+    request: HttpRequest | None
 
 
 class Assistant:
@@ -105,29 +120,36 @@ class Assistant:
     and may be asynchronous. Without it, the title is the question's first words; with None, there is none. A
     conversation that has a title keeps it. *name* is the assistant's name in OpenTelemetry's spans.
 
+    *labels* are stored with each call of a model for an answer, to sum them up by; they are texts by their names, or a
+    function that returns them, with any of the parameters ``memory_id``, ``owner`` and ``request``. The label
+    ``assistant`` is by default the name in the settings, for an answer over HTTP, or *name*. *reserves* is what a call
+    of the model uses at most, for budgets: by default as many tokens as the memory's window has, or 8,000 in a window
+    of messages, and 4,000 of output.
+
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
     identifies the message: the same one sent again has the stored answer if that has ended, and goes on from the last
     stored result if not, so that no call runs twice; an edited one replaces the earlier version. One without an answer
     that is not the newest message, or that the memory was cleared of, is asked once more at the end. *answer_id* is the
-    client message id of the answer, unless another message has it; *after*, the message to continue from; and *persist*
-    and *keep_partial* override the assistant's own. To regenerate an answer, pass None as the message, and the
-    question's sequence as *after*; one that has not ended goes on.
+    client message id of the answer, unless another message has it; *after*, the message to continue from; *labels* are
+    added to the assistant's own, and *persist* and *keep_partial* override them. To regenerate an answer, pass None as
+    the message, and the question's sequence as *after*; one that has not ended goes on.
 
-    An answer ends early if it calls a ``Tool`` that needs an approval: it is stored as far as it has come, and goes on
-    with a ``Resume`` as the message; with any other message, the calls that the owner may approve count as denied.
+    An answer ends early if it calls a ``Tool`` that needs an approval, or that runs in the client: it is stored as far
+    as it has come, and goes on with a ``Resume`` as the message; with any other message, the calls that the owner may
+    approve count as denied, and those of the client as given up.
     ``chat`` and ``achat`` then raise ``ApprovalRequiredError``, and the last events of ``stream`` and ``astream`` are
     ``ApprovalRequested``.
 
     Raises:
-        ChatModelError: The model gave no answer; ``BudgetExceededError``: the owner's budget is used up;
+        ChatModelError: The model gave no answer; ``BudgetExceededError``: a budget is used up;
             ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
         QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
         UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
         BusyError: Another answer is in progress in the conversation; it may have begun while the model was asked.
-        ApprovalRequiredError: The answer waits for approvals, see above.
-        NotPendingError: There is nothing to resume: the calls were decided, have expired, or are gone.
+        ApprovalRequiredError: The answer waits for approvals or outputs, see above.
+        NotPendingError: There is nothing to resume: the calls were decided or have results, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
         MessageNotFoundError: The history has no message *after*, or the message *client_message_id* was removed.
 
@@ -149,6 +171,8 @@ class Assistant:
         keep_partial: bool = False,
         title: TitleFunction | None = first_words,
         name: str | None = None,
+        labels: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
+        reserves: TokenUsage | None = None,
     ) -> None:
         for name_of, number in (("max_rounds", max_rounds), ("max_result_tokens", max_result_tokens)):
             if (type(number) is not int or number < 1) and not (number is None and name_of != "max_rounds"):
@@ -158,6 +182,9 @@ class Assistant:
                 f"memory must be a class of memory, or a function that returns one, not {memory!r}; a dotted path "
                 "belongs in the setting MEMORY."
             )
+        tokens = (0,) if reserves is None else (reserves.input, reserves.output)
+        if any(type(each) is not int or not 0 <= each < 2**31 for each in tokens if each is not None):
+            raise ValueError(f"reserves must have whole numbers of tokens, of at least 0, not {reserves!r}.")
         self.model = model
         self.memory = memory
         self.memory_options = dict(memory_options or {})
@@ -176,6 +203,13 @@ class Assistant:
         self.keep_partial = keep_partial
         self.title = title
         self.name = name
+        self._own_labels = labels_function(labels) if callable(labels) else checked_labels(labels or {})
+        self.reserves = reserves
+
+    @property
+    def functions(self) -> Sequence[Checked]:
+        """The functions that make texts for an answer: the system message, and its context."""
+        return [*self._system, *self._context]
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
@@ -183,6 +217,34 @@ class Assistant:
             return get_chat_memory(memory_id, owner=owner, **self.memory_options)
         options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
         return refilling(self.memory(**options))  # not passed: a function may not know the option
+
+    def start(
+        self, memory_id: object, message: str | UserMessage | None, **options: Unpack[StartOptions]
+    ) -> StartedRun:
+        """
+        Begin an answer in the background, and return its run, which can be awaited, watched and stopped.
+
+        It is generated in this process, or in a worker if the setting ``RUNS`` is ``"worker"``. The assistant has to be
+        one of the settings'. The question is stored when this returns, in a transaction of its own. *owner*,
+        *client_message_id* and *after* are those of ``chat``; *request* is only that by which ``THREAD_CONTEXT`` knows
+        the tenant, and what functions get in this process.
+
+        Raises:
+            BusyError: Another answer is in progress in the conversation.
+            TooManyError: The owner has ``MAX_ANSWERS`` in progress.
+            ImproperlyConfigured: The settings do not name the assistant.
+            TransactionManagementError: A transaction is in progress: see ``transaction.on_commit``.
+
+        What ``chat`` raises before it asks the model is raised, too.
+
+        """
+        return start(self, memory_id, message, options).result()
+
+    async def astart(
+        self, memory_id: object, message: str | UserMessage | None, **options: Unpack[StartOptions]
+    ) -> StartedRun:
+        """See ``start``."""
+        return await asyncio.wrap_future(await in_thread(start, self, memory_id, message, options))
 
     def explain(self, memory_id: object, *, owner: AbstractBaseUser | None = None, count: int = 50) -> list[Explained]:
         """
@@ -192,14 +254,7 @@ class Assistant:
         """
         memory = self.chat_memory(memory_id, owner)
         memory.reserved_tokens = self._reserved_tokens(memory.window())
-        explained = memory.explain(count)
-        sent = [(each.sequence, each.sent) for each in explained if each.sent is not None]
-        asked = max((each.sequence for each in explained), default=0) + 1, UserMessage("?")
-        changes: dict[int, list[str]] = {}
-        rules = self.model.rules
-        for changed in () if rules is None else for_vendor([*sent, asked], rules).changes:
-            changes.setdefault(changed.sequence, []).append(changed.change)
-        return [each._replace(changes=tuple(changes.get(each.sequence, ()))) for each in explained]
+        return with_changes(memory.explain(count), self.model.rules)
 
     async def aexplain(
         self, memory_id: object, *, owner: AbstractBaseUser | None = None, count: int = 50
@@ -225,7 +280,7 @@ class Assistant:
         def ask(request: ChatRequest) -> Generator[ChatEvent, None, None]:
             yield self.model.chat(request)
 
-        with telemetry.invoke_agent(self):
+        with observing.Operation("answer", assistant=self):
             events = private(self._stream(ask, memory_id, message, options, answer))
             pending = [event for event in events if isinstance(event, ApprovalRequested)]
         if pending:
@@ -248,7 +303,7 @@ class Assistant:
         async def ask(request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
             yield await self.model.achat(request)
 
-        with telemetry.invoke_agent(self):
+        with observing.Operation("answer", assistant=self):
             events = aprivate(self._astream(ask, memory_id, message, options, answer))
             pending = [event async for event in events if isinstance(event, ApprovalRequested)]
         if pending:
@@ -260,14 +315,73 @@ class Assistant:
     ) -> Generator[AssistantEvent, None, None]:
         """Yield the answer as it is generated. Its text is stored at the end; closing the generator cancels it."""
         events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
-        return telemetry.traced(events, self)
+        return observed(events, self)
 
     def astream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield what ``stream`` yields."""
         events = aprivate(self._astream(self.model.astream, memory_id, message, options, Text()))
-        return telemetry.atraced(events, self)
+        return aobserved(events, self)
+
+    def response(
+        self,
+        request: HttpRequest,
+        memory_id: object,
+        message: str | UserMessage,
+        *,
+        protocol: Protocol | None = None,
+        **options: Unpack[ResponseOptions],
+    ) -> AnswerResponse:
+        """
+        Return the answer as the response of a view: a stream under ASGI and WSGI, also with ``ATOMIC_REQUESTS``.
+
+        It is plain text unless *protocol* is ``"sse"`` or ``"ui"``; without one, server-sent events if the request
+        prefers them. The assistant is asked after the view has returned, as Django renders a ``TemplateResponse``; so
+        the status is that of an error before the first piece: 401 without a user, who becomes the *owner* unless one is
+        given; 404 for the conversation of another user; and otherwise as in the chat over HTTP. A later error ends the
+        stream. The check of the CSRF token is Django's middleware's.
+        """
+        return self._response(request, request.user, memory_id, message, protocol, options)
+
+    async def aresponse(
+        self,
+        request: HttpRequest,
+        memory_id: object,
+        message: str | UserMessage,
+        *,
+        protocol: Protocol | None = None,
+        **options: Unpack[ResponseOptions],
+    ) -> AnswerResponse:
+        """Return what ``response`` returns, for an asynchronous view: the answer has begun by then."""
+        user = await request.auser()
+        response: AnswerResponse = await self._response(request, user, memory_id, message, protocol, options).arender()
+        return response
+
+    def _response(
+        self,
+        request: HttpRequest,
+        user: AbstractBaseUser | AnonymousUser,
+        memory_id: object,
+        message: str | UserMessage,
+        protocol: Protocol | None,
+        options: ResponseOptions,
+    ) -> AnswerResponse:
+        own: ChatOptions = {"owner": cast("AbstractBaseUser", user), "request": request, **options}
+        answer_id = own.get("answer_id") or uuid4().hex
+        if protocol == "ui":
+            own["answer_id"] = answer_id  # that of the message in the page
+        return AnswerResponse(
+            request,
+            partial(self.stream, memory_id, message, **own),
+            partial(self.astream, memory_id, message, **own),
+            memory_id=memory_id,
+            question=UserMessage(message) if isinstance(message, str) else message,
+            answer_id=answer_id,
+            protocol=protocol,
+            is_allowed="owner" in options or user.is_authenticated,
+            is_others=lambda asked: not may_decide(own.get("owner"), asked.approve_by),
+        )
 
     def _stream(
         self,
@@ -277,7 +391,7 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> Generator[AssistantEvent, None, None]:
-        way, lease = InThisThread(ask, self.timeout), Lease()
+        way, lease = InThisThread(ask, self.timeout), Lease(request=options.get("request"))
         exchange = self.begin(memory_id, message, options, answer, lease)
         yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
@@ -289,7 +403,7 @@ class Assistant:
         options: ChatOptions,
         answer: Text,
     ) -> AsyncGenerator[AssistantEvent, None]:
-        way, lease = InEventLoop(ask, self.timeout), Lease()
+        way, lease = InEventLoop(ask, self.timeout), Lease(request=options.get("request"))
         try:
             exchange = await way.stored(self.begin, memory_id, message, options, answer, lease)
         except asyncio.CancelledError:  # by then, the conversation is taken, and nobody else would give it up
@@ -346,7 +460,7 @@ class Assistant:
             system = await way.text(self._system, asked) if self._system else self._text
             context = await way.text(self._context, asked) if self._context else None
             await way.stored(exchange.open, system, context)
-        may_wait = any(tool.needs_approval for tool in self.tools.values())
+        may_wait = any(tool.may_wait for tool in self.tools.values())
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
                 async for result in results:
@@ -390,41 +504,71 @@ class Assistant:
             is_going_on = await way.stored(exchange.settle, resumed)
 
     async def _next(self, exchange: Exchange, way: Way) -> ChatRequest | None:
-        asks = exchange.ledger.asks_for_costs  # a function of the site, which must not block an event loop
-        return await way.stored(exchange.next_request) if asks else exchange.next_request()
+        takes_time = exchange.ledger.takes_time
+        return await way.stored(exchange.next_request) if takes_time else exchange.next_request()
 
     def begin(
         self,
         memory_id: object,
-        message: UserInput,
+        message: UserInput | Question,
         options: ChatOptions,
         answer: Text,
         lease: Lease,
         *,
         may: May | None = None,
+        shown: Sequence[Shown] | None = None,
+        greeting: str | None = None,
+        only_asks: bool = False,
     ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
 
         It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may.
+        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may. *shown* is
+        what a page shows before the message, the nearest first; *greeting*, what the assistant has written there before
+        anybody asked it anything. A ``Question`` as the *message* has its place in the conversation already. If it
+        *only_asks*, the question is stored, and nothing else is done: another process answers, and makes the system
+        message.
+
+        Raises:
+            UnknownQuestionError: By *shown*, the message does not belong in the conversation; nothing is stored.
+
         """
         memory = self.chat_memory(memory_id, options.get("owner"))
-        telemetry.identify(memory.id, options.get("owner"))
-        if any(tool.needs_approval for tool in self.tools.values()):
+        observing.note("identified", memory_id=memory.id, owner=options.get("owner"))
+        memory.labels = self._labels(memory_id, options)
+        if any(tool.may_wait for tool in self.tools.values()):
             django_store(memory)
         lease.check(memory)
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         may = may or partial(may_decide, options.get("owner"))
         try:
-            exchange = self._begun(memory, message, options, answer, lease, may)
-            if not (exchange.is_open or exchange.was_stored or self._system or self._context):
+            exchange = self._begun(memory, message, options, answer, lease, may, shown, greeting, only_asks=only_asks)
+            if only_asks:
+                opens = exchange.question.stored is None
+            else:
+                opens = not (exchange.is_open or exchange.was_stored or self._system or self._context)
+            if opens:
                 exchange.open(self._text)
         except BaseException:
             lease.end(State.FAILED, None)
             raise
         return exchange
+
+    def check_resume(self, memory_id: object, resume: Resume, owner: AbstractBaseUser | None, lease: Lease) -> None:
+        """
+        Do nothing of *resume*, with which another process goes on.
+
+        Raises:
+            BudgetExceededError: The budget of *owner* for the conversation is used up.
+            NotPendingError: There is nothing with which to go on.
+
+        """
+        memory = self.chat_memory(memory_id, owner)
+        memory.labels = self._labels(memory_id, {"owner": owner})
+        Ledger(self.model, memory, owner, Lease(), self.reserves).check()
+        check_resume(memory, resume, lease.fence)
 
     def _reserved_tokens(self, window: Window) -> int:
         """Return the tokens of the tools' specifications, counted once if counts can be stored."""
@@ -433,10 +577,20 @@ class Assistant:
         return self._counts[window.counter]
 
     def _begun(
-        self, memory: ChatMemory, message: UserInput, options: ChatOptions, answer: Text, lease: Lease, may: May
+        self,
+        memory: ChatMemory,
+        message: UserInput | Question,
+        options: ChatOptions,
+        answer: Text,
+        lease: Lease,
+        may: May,
+        shown: Sequence[Shown] | None,
+        greeting: str | None,
+        *,
+        only_asks: bool = False,
     ) -> Exchange:
-        ledger = Ledger(self.model, memory, options.get("owner"))
-        if isinstance(message, Resume) or (self.tools and self._may_go_on(message, options)):
+        ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
+        if ledger.is_strict or isinstance(message, Resume) or (self.tools and self._may_go_on(message, options)):
             lease.take(memory)
         exchange = partial(
             Exchange,
@@ -450,12 +604,13 @@ class Assistant:
             max_result_tokens=self.max_result_tokens,
             response_format=answer.response_format,
             may=may,
+            greeting=greeting,
         )
         if isinstance(message, Resume):
             ledger.check()
             return self._resume(memory, Resumed(memory, message, lease.fence), exchange, options)
-        question, answer_id = self._question(memory, message, options)
-        if question.stored is not None and question.stored.is_decided:
+        question, answer_id = self._question(memory, message, options, lease, shown)
+        if question.stored is not None and question.stored.is_decided and not only_asks:
             ledger.check()
             question.stored.show(memory)
             resumed = Resumed(memory, Resume(about=question.stored.about), lease.take(memory))
@@ -467,7 +622,7 @@ class Assistant:
         begun = None if question.stored is None else question.stored.begun()
         return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
 
-    def _may_go_on(self, message: UserInput, options: ChatOptions) -> bool:
+    def _may_go_on(self, message: UserInput | Question, options: ChatOptions) -> bool:
         """
         Return whether something may be stored of the question already, or is stored before the model is asked: then the
         conversation is taken first, and otherwise once the model calls a tool.
@@ -487,22 +642,33 @@ class Assistant:
         turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
         show_decided(resumed, turn)
         answer_id = options.get("answer_id") if question.stored is None else None
-        free_id = None if answer_id in taken_ids(memory, answer_id) else answer_id
+        free_id = None if answer_id in named_in(memory, answer_id) else answer_id
         last_results = 0 if stored is None else stored.last_results
         return exchange(turn, question, answer_id=free_id, resumed=resumed, last_results=last_results)
 
     def _question(
-        self, memory: ChatMemory, message: str | UserMessage | None, options: ChatOptions
+        self,
+        memory: ChatMemory,
+        message: str | UserMessage | Question | None,
+        options: ChatOptions,
+        lease: Lease,
+        shown: Sequence[Shown] | None,
     ) -> tuple[Question, str | None]:
         """Return the question with its place in the conversation, and the id of the answer unless it is taken."""
+        if isinstance(message, Question):
+            answer_id = options.get("answer_id")
+            return message, None if answer_id in named_in(memory, answer_id) else answer_id
         asked = UserMessage(message) if isinstance(message, str) else message
         question = Question(asked, options.get("after"), options.get("client_message_id"))
         if asked is None and question.after is None:
             raise ValueError("message and after are both None; give a message, or the message to answer as after.")
         answer_id = options.get("answer_id")
-        taken = taken_ids(memory, question.client_message_id, answer_id)
+        names = () if lease.is_of_new else (question.client_message_id, answer_id, *(each.id for each in shown or ()))
+        taken = named_in(memory, *names)
         if question.after is None and (question.client_message_id or self._is_early(options)):
-            question = positioned(question, memory, is_known=question.client_message_id in taken)
+            there = (lambda: None) if lease.is_of_new else partial(conversation_of, memory)
+            follows = None if shown is None or asked is None else partial(followed, shown, taken, there)
+            question = positioned(question, memory, is_known=question.client_message_id in taken, follows=follows)
         elif asked is None:
             question = unanswered(question, memory)
         return question, None if answer_id in {question.client_message_id, *taken} else answer_id
@@ -510,6 +676,13 @@ class Assistant:
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""
         return {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
+
+    def _labels(self, memory_id: object, options: ChatOptions) -> dict[str, str]:
+        """Return the labels of the calls for an answer."""
+        labels = self._own_labels
+        own = labels(self._values(memory_id, options)) if callable(labels) else labels
+        name = {"assistant": self.name[:MAX_LABEL_LENGTH]} if self.name else {}
+        return checked_labels({**name, **own, **options.get("labels", {})})
 
     def _is_early(self, options: ChatOptions) -> bool:
         persist = options.get("persist", self.persist)

@@ -6,13 +6,12 @@ A ``ChatModel`` has to implement one method, ``do_chat``. Requests and responses
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self, TypeAlias, overload
+from typing import Any, Literal, Self, TypeAlias, overload
 from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
@@ -21,7 +20,7 @@ from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.chat.surrogates import Halves, whole
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.private import aprivate, empty_frames, private
-from chatmemory_django.db.threads import from_thread, raisable
+from chatmemory_django.db.threads import from_thread, in_own_thread
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
     AiMessage,
@@ -124,13 +123,13 @@ class ChatResponseMetadata:
 
     def as_json(self) -> dict[str, Any]:
         """Return the metadata as it is stored with the message."""
-        usage = {} if self.token_usage is None else asdict(self.token_usage)
+        counted = ((name, getattr(self.token_usage, name, None)) for name in TokenUsage.__slots__)
         found = {
             **self.attributes,
             "id": self.id,
             "model": self.model_name,
             "finish_reason": None if self.finish_reason is None else self.finish_reason.value,
-            "usage": {name: count for name, count in usage.items() if count is not None} or None,
+            "usage": {name: count for name, count in counted if count is not None} or None,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -146,18 +145,30 @@ class ChatResponse:
 OWNER = "owner"
 """Those who may approve the calls in a conversation: its owner, unless the access policy has other rules."""
 
+CLIENT = "client"
+"""In place of those who approve: the owner's client, which runs the call and sends its output."""
+
 MAX_APPROVER_LENGTH = 255
 """How many characters ``approve_by`` has at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """That an answer waits for the approval *id* of a *call*: what an assistant, and no model, yields at its end."""
+    """
+    That an answer waits for a *call*: for the approval *id* or, if the call runs in the client, for the output *id*.
+
+    It is what an assistant, and no model, yields at its end.
+    """
 
     id: UUID
     call: ToolExecutionRequest
     approve_by: str = OWNER
-    """Who decides: ``OWNER``, or a permission that a user needs to have."""
+    """Who decides: ``OWNER``, or a permission that a user needs to have; ``CLIENT`` if it waits for an output."""
+
+    @property
+    def runs_in(self) -> Literal["server", "client"]:
+        """Where the call runs, see ``Tool``."""
+        return "client" if self.approve_by == CLIENT else "server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +289,7 @@ class ChatModel(ABC):
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
         """Return what ``do_chat`` returns, by default from a thread."""
-        return await asyncio.to_thread(raisable(self.do_chat), request)
+        return await in_own_thread(self.do_chat, request)
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         """Yield the answer as it is generated, a ``ChatResponse`` last; by default, everything at the end."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from chatmemory_django.chat.approvals.tables import ToolApproval
-from chatmemory_django.chat.costs.tables import CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
+from chatmemory_django.chat.costs.tables import BudgetLock, CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 
 __all__ = [
     "AnswerChunk",
+    "BudgetLock",
     "CallSum",
     "ModelCall",
     "ModelCallQuerySet",

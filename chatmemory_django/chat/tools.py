@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeGuard, get_args, get_origin, get_type_hints
 
 import pydantic
 from asgiref.sync import async_to_sync
@@ -19,11 +19,11 @@ from django.views.decorators.debug import sensitive_variables
 from docstring_parser import parse
 from pydantic_core import to_json
 
-from chatmemory_django import telemetry
-from chatmemory_django.chat.model import MAX_APPROVER_LENGTH, OWNER, ToolSpecification
+from chatmemory_django import observing
+from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER, ToolSpecification
 from chatmemory_django.db.private import empty_frames
+from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import UNRAISABLE, in_slow_thread
-from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models.columns import to_columns
 
@@ -71,6 +71,9 @@ class Tool:
     *approve_by* is who decides: ``"owner"``, the conversation's owner, or a permission, like ``"shop.approve_refund"``,
     that a user has to have; or a function of the arguments that returns one of the two. If it fails, staff with the
     permission ``STAFF`` decide.
+
+    If it *runs_in* the ``"client"``, *function* only declares it, and is never called: a call ends the assistant's
+    turn, which goes on with the output that the owner's browser sends. Calls with invalid arguments fail at once.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Tool:
         description: str | None = None,
         needs_approval: bool | Callable[..., bool] = False,
         approve_by: str | Callable[..., str] = OWNER,
+        runs_in: Literal["server", "client"] = "server",
     ) -> None:
         if not (isinstance(needs_approval, bool) or callable(needs_approval)) or (
             inspect.iscoroutinefunction(needs_approval)
@@ -93,9 +97,15 @@ class Tool:
                 f"approve_by must be {OWNER!r}, a permission like 'shop.approve_refund', or a function that is not "
                 f"async, not {approve_by!r}."
             )
+        if runs_in not in {"server", "client"}:
+            raise ValueError(f"runs_in must be 'server' or 'client', not {runs_in!r}.")
+        if runs_in == "client" and (needs_approval is not False or approve_by != OWNER):
+            raise ValueError("A tool that runs in the client cannot need an approval: let the client ask the user.")
         self.function = function
+        self.runs_in = runs_in
         self.needs_approval = needs_approval
         self.approve_by = approve_by
+        self.may_wait = needs_approval is not False or runs_in == "client"
         code = _code(function)
         self.name = str(name or getattr(_unbound(function), "__name__", type(function).__name__))
         self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
@@ -133,13 +143,15 @@ class Tool:
 
     @sensitive_variables()
     def approver(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> str | None:
-        """Return by whom *call* has to be approved before it runs, see *approve_by*; None if by nobody."""
-        if self.needs_approval is False:
+        """Return for whom *call* waits before it runs, see *approve_by*, or ``CLIENT``; None if for nobody."""
+        if not self.may_wait:
             return None
         try:
             arguments = self._arguments_of(call, context)
         except ToolError:
             return None
+        if self.runs_in == "client":
+            return CLIENT
         return self._approver(arguments) if self._must_ask(arguments) else None
 
     def _must_ask(self, arguments: Mapping[str, Any]) -> bool:
@@ -185,7 +197,8 @@ class Tool:
     ) -> ToolExecutionResultMessage | Awaitable[Any]:
         """Return the result of *call*, or what it has to be awaited for."""
         try:
-            returned = self.function(**self._arguments_of(call, context))
+            function: Callable[..., Any] = self.function if self.runs_in == "server" else _not_here
+            returned = function(**self._arguments_of(call, context))
             return returned if inspect.isawaitable(returned) else _result(call, returned)
         except (Exception, *UNRAISABLE) as exc:  # noqa: BLE001  # a site's function may raise anything
             return _failed(call, exc)
@@ -260,7 +273,7 @@ def call_tool(
 ) -> ToolExecutionResultMessage:
     """Return the result of *call*: an error result if there is no tool of that name."""
     tool = tools.get(call.name or "")
-    with telemetry.execute_tool(None if tool is None else tool.name, call.id):
+    with observing.Operation("tool", name=None if tool is None else tool.name, call_id=call.id):
         return _unknown(tools, call) if tool is None else tool.call(call, context)
 
 
@@ -269,14 +282,14 @@ async def acall_tool(
 ) -> ToolExecutionResultMessage:
     """Return what ``call_tool`` returns."""
     tool = tools.get(call.name or "")
-    with telemetry.execute_tool(None if tool is None else tool.name, call.id):
+    with observing.Operation("tool", name=None if tool is None else tool.name, call_id=call.id):
         return _unknown(tools, call) if tool is None else await tool.acall(call, context)
 
 
 def calls_to_ask_for(
     tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
 ) -> dict[int, str]:
-    """Return the positions of those of *calls* that have to be approved before they run, with by whom."""
+    """Return the positions of those of *calls* for which an answer waits, with for whom; see ``Tool.approver``."""
     asked = ((position, call, tools.get(call.name or "")) for position, call in enumerate(calls))
     approvers = ((position, tool.approver(call, context)) for position, call, tool in asked if tool is not None)
     return {position: approver for position, approver in approvers if approver is not None}
@@ -292,6 +305,11 @@ def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecu
     return ToolExecutionResultMessage.from_request(
         call, f"There is no such tool; the tools are: {names}.", is_error=True
     )
+
+
+def _not_here(**arguments: object) -> NoReturn:
+    """Fail a call that was approved when its tool still ran on the server."""
+    raise ToolError("This tool runs in the user's browser now, so this call was not run.")
 
 
 def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -354,7 +372,7 @@ def _plain(value: object) -> str:
 
 
 def _failed(call: ToolExecutionRequest, error: BaseException) -> ToolExecutionResultMessage:
-    telemetry.note_failure(error)
+    observing.note("failed", error=error)
     empty_frames(error)
     is_readable = isinstance(error, READABLE) and not isinstance(error, OSError)
     text = _text(error) if is_readable else ""

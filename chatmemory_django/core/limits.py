@@ -36,6 +36,10 @@ MAX_CLIENT_MESSAGE_ID_LENGTH = 64
 MAX_COUNTER_LENGTH = 64
 """The longest name of an estimator whose counts are stored."""
 
+MAX_ASSISTANT_LENGTH = 64
+ASSISTANT_NAME = rf"[-a-zA-Z0-9_]{{1,{MAX_ASSISTANT_LENGTH}}}"
+"""The pattern of the name of an assistant in the settings."""
+
 EDIT = "#edit-"
 """Separates the client message id of a question from the suffix that makes the id of each edited version unique."""
 

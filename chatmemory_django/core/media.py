@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
+from xml.sax.saxutils import quoteattr
 
 import msgspec
 
@@ -244,6 +245,28 @@ def _check_at(where: str, url: str, *, remote: bool) -> None:
         check_address(url, remote=remote)
     except ValueError as exc:
         raise AddressError(where, str(exc)) from None
+
+
+def as_text(name: object, text: str) -> str:
+    """Return what models are sent of the text file *name*, a string unless it has none, with this *text*."""
+    return f"{_opening(name)}{text}{_CLOSING}"
+
+
+def as_file(name: object, sent: str) -> str:
+    """Return the text of the file of which ``as_text`` has made what models are *sent*."""
+    return sent.removeprefix(_opening(name)).removesuffix(_CLOSING)
+
+
+def is_file(text: str) -> bool:
+    """Return whether *text* looks like what ``as_text`` returns."""
+    return text.startswith("<file") and text.endswith(_CLOSING)
+
+
+_CLOSING = "\n</file>"
+
+
+def _opening(name: object) -> str:
+    return f"<file name={quoteattr(name)}>\n" if isinstance(name, str) and name else "<file>\n"
 
 
 def contents_in(message: ChatMessage) -> tuple[Content | None, ...]:

@@ -9,6 +9,7 @@ from typing import overload
 import msgspec
 
 from chatmemory_django.core.limits import texts_of
+from chatmemory_django.core.media import is_file
 from chatmemory_django.messages import (
     AiMessage,
     AudioContent,
@@ -64,7 +65,7 @@ def first_words(text: str) -> str:
 
 def title_of(message: ChatMessage) -> str:
     """Return the title that *message* gives a conversation, without its files; empty if it has no text."""
-    return first_words(" ".join(_texts(message)))
+    return first_words(" ".join(text for text in _texts(message) if not is_file(text)))
 
 
 def _texts(message: ChatMessage) -> Iterator[str]:

@@ -326,22 +326,26 @@ class Eviction:
 
     def trim(self) -> None:
         """Evict messages at the front, except a system message at index 0, if the memory exceeds its limit."""
-        limit, low = self.window.limit, self.window.evict_to
         total = self.window.total(self.messages()) if self.total is None else self.total
-        exceeds = total > limit
-        self.is_limited |= exceeds and self.keeps_from != NOTHING_LEAVES
+        if total > self.window.limit:
+            self._make_room(total)
+        self._pin_leading()
+
+    def _make_room(self, total: int) -> None:
+        """Evict messages from a memory that has *total*."""
+        limit, low = self.window.limit, self.window.evict_to
+        self.is_limited |= self.keeps_from != NOTHING_LEAVES
         pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
         while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
         if total > limit and self.summary is not None and self.keeps_from > NOTHING_LEAVES:
             summary, self.summary = self.summary, None
             total -= self._evict(summary)
-        if exceeds and low is not None:
+        if low is not None:
             while total > low and (entry := self._pop_unless_last()) is not None:
                 total -= self._evict_next(entry)
         if self.total is not None:
             self.total = total
-        self._pin_leading()
 
     def entries(self) -> list[Entry]:
         """Return the entries in the memory, in order. This reads everything that is stored."""

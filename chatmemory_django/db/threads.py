@@ -2,29 +2,35 @@
 The threads in which coroutines use the database.
 
 Django gives each request a thread of its own, which ends with the request. Tasks that outlive their request share a few
-threads; each call is one hop into one of them, and leaves no open connection except those that ``CONN_MAX_AGE`` keeps.
+threads; each call is one hop into one of them, in the context of the request, and leaves no open connection except
+those that ``CONN_MAX_AGE`` keeps.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar, Token, copy_context
 from functools import cache, partial
-from typing import NamedTuple, ParamSpec, TypeVar
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from asgiref.sync import SyncToAsync, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from django.views.decorators.debug import sensitive_variables
 
+from chatmemory_django import conf
+from chatmemory_django.db.background import Background
+from chatmemory_django.db.contexts import ThreadContext, current, in_context
 from chatmemory_django.db.private import empty_frames
 
-BACKGROUND_THREADS = 8
-"""How many calls of tasks that outlive their requests use the database concurrently: each takes a connection."""
+if TYPE_CHECKING:
+    from django.http import HttpRequest, StreamingHttpResponse
 
 SLOW_THREADS = 32
 """How many of the site's functions, for example tools, run concurrently in addition."""
@@ -50,6 +56,11 @@ _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 _afterwards: set[asyncio.Future[None]] = set()
 
 
+def has_threads() -> bool:
+    """Return whether threads are those of Python, and not gevent's or eventlet's, in which no event loop can run."""
+    return isinstance(_thread.get_ident, BuiltinFunctionType)  # debuggers replace the function that starts them
+
+
 def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return *function* with a ``RuntimeError`` in place of the exceptions that cannot be raised in a coroutine."""
 
@@ -69,10 +80,21 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
 
     In the background, a cancellation takes effect only after the call has ended: pending writes are completed.
     """
+    return await _in_thread(background, partial(function, *args, **kwargs))
+
+
+@sensitive_variables()
+async def in_thread_last(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call *function* like ``in_thread``, in the background after all other calls: for what is new."""
+    return await _in_thread(lambda: background().new, partial(function, *args, **kwargs))
+
+
+@sensitive_variables()
+async def _in_thread(executor: Callable[[], Executor], function: Callable[[], _R]) -> _R:
     try:
         if not _in_background.get():
-            return await _call_here(function, *args, **kwargs)
-        return await to_its_end(_call_in(_background(), partial(function, *args, **kwargs)))
+            return await _call_here(function)
+        return await to_its_end(_call_in(executor(), _call, function))
     except Exception as exc:
         empty_frames(exc)
         raise
@@ -97,7 +119,23 @@ async def in_slow_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _
     """Call *function* of the site, which may take long, like ``in_thread``; a cancelled caller does not wait for it."""
     if not _in_background.get():
         return await _call_here(function, *args, **kwargs)
-    return await _call_in(_slow(), partial(function, *args, **kwargs))
+    return await _call_in(_slow(), _call_and_leave, partial(function, *args, **kwargs))
+
+
+async def context_of(request: HttpRequest) -> ThreadContext | None:
+    """Return the context of *request*, found in its own thread, where it can be read from the connection, too."""
+    return None if conf.threads().THREAD_CONTEXT is None else await in_thread(ThreadContext.of, request)
+
+
+async def in_own_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call *function*, which takes long and rarely uses the database, in a thread of neither a request nor a pool."""
+    call = in_context(partial(function, *args, **kwargs))
+
+    def leave() -> _R:
+        with leaving_no_connection():
+            return call()
+
+    return await asyncio.to_thread(raisable(leave))
 
 
 class _End(NamedTuple):
@@ -118,7 +156,7 @@ async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R
             loop.call_soon_threadsafe(queue.put_nowait, value)
 
     def read() -> None:
-        with leaving_no_connection(), closing(generator):
+        with closing(generator):
             for value in generator:
                 if is_left.is_set():
                     break
@@ -127,7 +165,8 @@ async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R
     def run() -> None:
         error = None
         try:
-            raisable(read)()
+            with leaving_no_connection():
+                raisable(in_context(read))()
         except BaseException as exc:  # noqa: BLE001  # it is raised where the values are read
             error = exc
         put(_End(error))
@@ -163,6 +202,25 @@ async def all_afterwards() -> None:
     await asyncio.gather(*(each for each in tuple(_afterwards) if each.get_loop() is loop), return_exceptions=True)
 
 
+def close_with(response: StreamingHttpResponse, pieces: AsyncGenerator[Any, None]) -> None:
+    """
+    Let *pieces* be closed with *response*, in the background, since the request may end before that.
+
+    Django closes no asynchronous generator at which it has stopped to read, as if the client leaves while it is sent
+    one.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def close() -> None:
+        with in_background():
+            await pieces.aclose()
+
+    def close_soon() -> None:  # in a thread
+        loop.call_soon_threadsafe(lambda: apart(close()))
+
+    response._resource_closers.append(close_soon)  # type: ignore[attr-defined]  # missing in the stubs
+
+
 async def close_thread_sensitive() -> None:
     """Close the connections of the thread in which Django runs code outside of requests and of the background."""
     await sync_to_async(close_old_connections, thread_sensitive=True)()
@@ -179,13 +237,60 @@ async def leave_thread() -> None:
 
 
 @contextmanager
-def in_background() -> Iterator[None]:
-    """Let the block and the tasks it starts outlive the request: ``in_thread`` then uses the shared threads."""
-    token = _in_background.set(True)
+def in_background(context: ThreadContext | None = None) -> Iterator[None]:
+    """
+    Let the block and the tasks it starts outlive the request: ``in_thread`` then uses the shared threads, which work in
+    *context*.
+    """
+    token, before = _in_background.set(True), current.set(context)
     try:
         yield
     finally:
+        current.reset(before)
         _in_background.reset(token)
+
+
+def bring_into(context: ThreadContext) -> Token[ThreadSensitiveContext]:
+    """
+    Let Django's own asynchronous calls in this task be made in *context*, in the threads of the site's functions.
+
+    Returns what takes that back.
+    """
+    own = ThreadSensitiveContext()
+    SyncToAsync.context_to_thread_executor[own] = _InContext(context)
+    return SyncToAsync.thread_sensitive_context.set(own)
+
+
+async def made_in(context: ThreadContext, pieces: AsyncGenerator[_R, None]) -> AsyncGenerator[_R, None]:
+    """Yield *pieces*, which other threads than that of their request make in *context*: that may have left it."""
+
+    @contextmanager
+    def there() -> Iterator[None]:
+        token = bring_into(context)
+        try:
+            with in_background(context):
+                yield
+        finally:
+            SyncToAsync.thread_sensitive_context.reset(token)
+
+    try:
+        while True:
+            with there():
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield piece
+    finally:
+        with there():
+            await pieces.aclose()
+
+
+class _InContext(Executor):
+    def __init__(self, context: ThreadContext) -> None:
+        self._context = context
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return _slow().submit(_call_and_leave, partial(self._context.run, function, *args, **kwargs))
 
 
 @contextmanager
@@ -208,13 +313,14 @@ def from_callback(function: Callable[[], _R]) -> _R:
         asyncio.get_running_loop()
     except RuntimeError:
         with leaving_no_connection():
-            return function()
-    return _background().submit(_call, function).result()
+            return in_context(function)()
+    return background().submit(copy_context().run, _call, function).result()
 
 
 @cache
-def _background() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="chatmemory")
+def background() -> Background:
+    """Return the threads that all tasks of this process share which outlive their requests, for the database."""
+    return Background(conf.threads().THREADS)
 
 
 @cache
@@ -225,11 +331,12 @@ def _slow() -> ThreadPoolExecutor:
 @sync_to_async(thread_sensitive=True)  # created once, which takes as long as a hop
 @sensitive_variables()
 def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    return raisable(function)(*args, **kwargs)
+    return raisable(in_context(function))(*args, **kwargs)
 
 
-async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], _R]) -> _R:
-    return await sync_to_async(_call, thread_sensitive=False, executor=executor)(function)
+async def _call_in(executor: Executor, call: Callable[[Callable[[], _R]], _R], function: Callable[[], _R]) -> _R:
+    # The stubs know no executor but that of Python.
+    return await sync_to_async(call, thread_sensitive=False, executor=cast("ThreadPoolExecutor", executor))(function)
 
 
 def _close_connections(but: Collection[str] = ()) -> None:
@@ -240,7 +347,12 @@ def _close_connections(but: Collection[str] = ()) -> None:
 
 @sensitive_variables()
 def _call(function: Callable[[], _R]) -> _R:
+    return raisable(in_context(function))()
+
+
+@sensitive_variables()
+def _call_and_leave(function: Callable[[], _R]) -> _R:
     try:
-        return raisable(function)()
+        return _call(function)
     finally:
         close_old_connections()

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections, reset_queries, router
 
 from chatmemory_django.conf import MAX_DAYS
-from chatmemory_django.encryption.values import EncryptionError
+from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.storages import StorageError
 
@@ -58,7 +58,7 @@ class ConversationsCommand(BaseCommand):
             return super().execute(*args, **options)
         except KeyboardInterrupt:
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
-        except (OSError, EncryptionError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
+        except (OSError, UnreadableError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
             raise CommandError(str(exc)) from exc
 
     def conversations(
@@ -133,6 +133,13 @@ class Progress:
     def _write(self, text: str) -> None:
         self.stream.write(text, style_func=str, ending="")
         self.stream.flush()
+
+
+def at_least_one(text: str) -> int:
+    """Return *text* as a number of things, at least one, for an option of a command."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ArgumentTypeError(f"it must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def days(text: str) -> timedelta:

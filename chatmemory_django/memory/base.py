@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypedDict, Unpack
 
-from chatmemory_django import telemetry
+from chatmemory_django import observing
 from chatmemory_django.core import windows
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.reasons import Explained
@@ -80,8 +80,11 @@ class ChatMemory(ABC):
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
+        self._made: tuple[tuple[object, ...], Window] | None = None
         self.reserved_tokens = 0
         """How many tokens of a window of tokens are for what an assistant sends beside the messages."""
+        self.labels: Mapping[str, str] = {}
+        """The labels of calls of models that are made for it."""
         self.window()  # an invalid limit fails here, not at the first message
 
     @abstractmethod
@@ -139,7 +142,8 @@ class ChatMemory(ABC):
         __traceback_hide__ = True
         appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
         eviction = appended.eviction
-        telemetry.note_evicted(len(eviction.evicted))
+        if observing.observers and eviction.evicted:
+            observing.note("evicted", count=len(eviction.evicted))
         if eviction.lost_all:
             logger.warning(
                 "None of the %d messages just added to memory %r fits: the last one costs %s, and the limit is %d.",
@@ -306,14 +310,21 @@ class ChatMemory(ABC):
         evict_to = None if self.evict_to is None else self._limit("evict_to", self.evict_to)
         if evict_to is not None and evict_to >= most:
             raise ValueError(f"evict_to must be less than {name}, which is {most}, not {evict_to}.")
-        return Window(
-            most,
-            estimator,
-            evict_to=evict_to,
-            always_keep_system_message_first=self.always_keep_system_message_first,
-            refills=self.refill is True,
-            reserved=0 if estimator is None else self.reserved_tokens,
-        )
+        reserved = 0 if estimator is None else self.reserved_tokens
+        options = most, estimator, evict_to, self.always_keep_system_message_first, self.refill is True, reserved
+        if self._made is None or self._made[0] != options:  # a turn asks several times, and few limits change
+            self._made = (
+                options,
+                Window(
+                    most,
+                    estimator,
+                    evict_to=evict_to,
+                    always_keep_system_message_first=self.always_keep_system_message_first,
+                    refills=self.refill is True,
+                    reserved=reserved,
+                ),
+            )
+        return self._made[1]
 
     def _limit(self, name: str, limit: Limit) -> int:
         value: object = limit(self.id) if callable(limit) else limit

@@ -7,14 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, Unpack
 
-from chatmemory_django import telemetry
+from chatmemory_django import observing
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.base import Limit, MemoryOptions
 from chatmemory_django.memory.windows import TokenWindowChatMemory
 from chatmemory_django.messages import BLANK, ChatMessage, SystemMessage
-from chatmemory_django.stores.in_process import SingleSlotChatMemoryStore
 from chatmemory_django.tokens import TokenCountEstimator
 
 logger = logging.getLogger(__package__)
@@ -61,15 +60,16 @@ class SummarizingChatMemory(TokenWindowChatMemory):
     ) -> None:
         if not callable(summarize):
             raise TypeError(f"summarize must be a function, not {type(summarize).__name__}.")
-        if options.get("store") is None:
-            options["store"] = SingleSlotChatMemoryStore(options.get("id", "default"), keep_history=True)
         super().__init__(max_tokens=max_tokens, token_count_estimator=token_count_estimator, **options)
         self.summarizer = summarize
         self.summary_tokens = summary_tokens
         self.after_tokens = after_tokens
         self.summarize_after_add = summarize_after_add
         if not self.store.keep_history:
-            raise ValueError(f"store must keep the history, or there is nothing to summarize; {self.store!r} does not.")
+            raise ValueError(
+                "store must keep the history, as DjangoChatMemoryStore(keep_history=True) does, or there is nothing to "
+                f"summarize; {self.store!r} does not."
+            )
         self._summary_limit(self.window())
         self._limit("after_tokens", after_tokens)
 
@@ -94,7 +94,7 @@ class SummarizingChatMemory(TokenWindowChatMemory):
         if pending is None:
             return False
         try:
-            with serving(self), telemetry.summarizing():
+            with serving(self), observing.Operation("summarize"):
                 answer = self.summarizer(pending.previous, pending.messages)
             is_stored = self._put(pending, answer)
         except Exception:
@@ -111,7 +111,7 @@ class SummarizingChatMemory(TokenWindowChatMemory):
             return False
         answer: Any
         try:
-            with serving(self), telemetry.summarizing():
+            with serving(self), observing.Operation("summarize"):
                 if self._is_asynchronous:
                     answer = await self.summarizer(pending.previous, pending.messages)  # type: ignore[misc]
                 else:

@@ -7,9 +7,8 @@ it is early.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from secrets import token_hex
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, Unpack
 
@@ -70,6 +69,8 @@ class Turn:
         """The message behind which the memory is read as it was then; None for the memory as it is now."""
         self._stored = [] if begun is None else list(begun.keys)
         """The keys of what is stored of the turn, in the order in which it was added."""
+        self.question = None if begun is None else begun.keys[0]
+        """The key of the first message of a user in the turn, once that is stored."""
         self.fence: int | None = None
         """The conversation's fence when the turn has taken it; with another one, nothing of the turn is stored."""
         self.seen_fence: int | None = None
@@ -103,25 +104,19 @@ class Turn:
     @property
     def messages(self) -> list[ChatMessage]:
         """The messages to send now: the memory as it was when the turn began, and what the turn has added since."""
-        return self._memory.readable(self._with_added().messages())
+        return self._memory.readable(self._with_added(self._begun()).messages())
 
     def whole(self) -> tuple[Eviction, int]:
         """Return the same memory, from which nothing has left to make room, and the key of the turn's first message."""
         begun = self._begun()
         begun.keeps_from = NOTHING_LEAVES
-        return self._with_added(), self._begun_at
+        return self._with_added(begun), self._begun_at
 
-    def _with_added(self) -> Eviction:
-        begun = self._begun()
+    def _with_added(self, begun: Eviction) -> Eviction:
         unseen, self._unseen = self._unseen, []
         for message in unseen:  # not earlier: a reply that is never read here need not be counted
             begun.add(message, self._cost(message))
         return begun
-
-    @property
-    def question(self) -> int | None:
-        """The key of the first message that is stored of the turn."""
-        return self._stored[0] if self._stored else None
 
     @property
     def is_compacted(self) -> bool:
@@ -236,7 +231,7 @@ class Turn:
             self._newest = self._stored[-1] if only_newest and self._stored else None
             self._write(phase)
 
-    def _save(self, phase: Phase, calls: CallRecords | None = None) -> list[int]:
+    def _save(self, phase: Phase, calls: CallRecords | None) -> list[int]:
         __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
@@ -245,21 +240,20 @@ class Turn:
         for key, each in zip(keys, new, strict=True):
             if is_aside or each.message.type != MessageType.SYSTEM:  # an equal system message may be an old one
                 self._stored.append(key)
+            if self.question is None and each.message.type == MessageType.USER:
+                self.question = key
         self._unwritten = []
         if phase != "open":
             self._after = None  # the turn's own messages are the newest now
         return keys
 
     def _write(self, phase: Phase) -> None:
-        write = partial(self._save, phase)
         calls, self._calls = self._calls, None  # if this fails, the caller records them
-        if calls is not None:
-            write = partial(write, calls=calls)
         if self._beside is None:
-            write()
+            self._save(phase, calls)
             return
         with self._memory.store.exclusive(self._memory.id):
-            keys = write()
+            keys = self._save(phase, calls)
             self._beside(self._conversation, keys)
         self._beside = None
 
@@ -276,7 +270,7 @@ class Turn:
         if not self._memory.store.keeps_client_message_ids:
             return [replace(each, client_message_id=None) for each in given]
         self._is_retry |= any(each.client_message_id for each in given)
-        return [each if each.client_message_id else replace(each, client_message_id=uuid.uuid4().hex) for each in given]
+        return [each if each.client_message_id else replace(each, client_message_id=token_hex(16)) for each in given]
 
     def _store(self, new: Sequence[NewMessage], **options: Unpack[AppendOptions]) -> list[int]:
         __traceback_hide__ = True

@@ -42,7 +42,12 @@ class TokenWindowChatMemory(ChatMemory):
         for method in ("in_text", "in_message", "in_messages"):
             if not callable(getattr(token_count_estimator, f"estimate_token_count_{method}", None)):
                 given = type(token_count_estimator).__name__
-                raise TypeError(f"token_count_estimator, of type {given}, has no estimate_token_count_{method}().")
+                cure = (
+                    " Settings take a model's name; here, write OpenAiTokenCountEstimator(…)." if given == "str" else ""
+                )
+                raise TypeError(
+                    f"token_count_estimator, of type {given}, has no estimate_token_count_{method}().{cure}"
+                )
         self.max_tokens = max_tokens
         self.token_count_estimator = token_count_estimator
         super().__init__(**options)

@@ -60,6 +60,12 @@ class Migration(migrations.Migration):
                         verbose_name="metadata",
                     ),
                 ),
+                (
+                    "assistant",
+                    chatmemory_django.models.ExactCharField(
+                        blank=True, db_default="", default="", editable=False, max_length=64, verbose_name="assistant"
+                    ),
+                ),
                 ("is_pinned", models.BooleanField(db_default=False, default=False, verbose_name="pinned")),
                 ("is_archived", models.BooleanField(db_default=False, default=False, verbose_name="archived")),
                 (
@@ -335,6 +341,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="conversation",
             index=models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
+        ),
+        migrations.AddIndex(
+            model_name="conversation",
+            index=chatmemory_django.models.SparseIndex(
+                fields=["assistant", "active_hour"],
+                name="chatmemory_by_assistant",
+                rows=models.Q(("assistant", ""), _negated=True),
+            ),
         ),
         migrations.AddIndex(
             model_name="conversation",

@@ -42,6 +42,7 @@ class HistoryRow(NamedTuple):
     text: str
     payload: str | None
     verbatim: str | None
+    conversation_id: int
 
     @property
     def chat_message(self) -> ChatMessage:
@@ -175,7 +176,7 @@ def _checked_json(value: object, name: str) -> str:
 
 
 def _check_size(size: int, name: str) -> None:
-    if size > (limit := conf.max_message_bytes()):
+    if size > (limit := conf.general().MAX_MESSAGE_BYTES):
         raise ValueError(f"{name} has {size} bytes, but CHATMEMORY['MAX_MESSAGE_BYTES'] is {limit}.")
 
 

@@ -6,6 +6,7 @@ import datetime
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Self
@@ -14,11 +15,9 @@ from django.conf import settings
 from django.core.validators import MaxLengthValidator
 from django.db import connections, models, router, transaction
 from django.db.models import (
-    BooleanField,
     Case,
     DateTimeField,
     Exists,
-    ExpressionWrapper,
     F,
     IntegerField,
     OuterRef,
@@ -33,13 +32,21 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import MAX_COUNTER_LENGTH, MAX_MEMORY_ID_LENGTH, MAX_TITLE_LENGTH, is_storable
+from chatmemory_django.core.limits import (
+    MAX_ASSISTANT_LENGTH,
+    MAX_COUNTER_LENGTH,
+    MAX_MEMORY_ID_LENGTH,
+    MAX_TITLE_LENGTH,
+    is_storable,
+)
 from chatmemory_django.core.reasons import Reader, Remembered
+from chatmemory_django.core.terms import terms_of
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import for_new_conversation, for_owner
 from chatmemory_django.messages import MessageType
+from chatmemory_django.models import finding
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import (
@@ -55,7 +62,6 @@ from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
-from chatmemory_django.search.terms import finds_parts, terms_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -67,13 +73,6 @@ ERASE_BATCH = 100
 
 ERASE_MESSAGES = 4_000
 """How many messages these conversations may have together; a long conversation is erased alone."""
-
-
-SAMPLE = 1_000
-"""Fewer conversations are searched one by one, newest first; among more, a word is looked up in the index if rare."""
-
-COMMON = 30
-"""A word is common if so many of the newest ``SAMPLE`` conversations have it: the index would find too many."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -124,6 +123,11 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """Return the conversations of *user*; none for an anonymous user."""
         return self.filter(owner=user.pk) if user.is_authenticated else self.none()
 
+    def begun_with(self, assistant: str) -> Self:
+        """Return the conversations that belong to the assistant with this name, see ``CHAT["ASSISTANTS"]``."""
+        own = self.filter(assistant=assistant)
+        return own.exclude(assistant="") if assistant else own  # SQLite uses the index only with its condition
+
     def idle_since(self, cutoff: datetime.datetime) -> Self:
         """Return conversations that were last written to before *cutoff*, an aware datetime."""
         moment = to_moment(cutoff)
@@ -166,8 +170,8 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         conversations by them. None searches all types; without any, only memory ids are searched. If *text* is the
         memory id of one of these conversations, and a UUID, only that is returned.
 
-        This takes a query for a UUID, and two if ``chatmemory_django.search`` is installed on PostgreSQL: whether there
-        are many conversations, and the word is rare, decides whether the index is used.
+        This takes a query for a UUID, and two if ``chatmemory_django.contrib.search`` is installed on PostgreSQL:
+        whether there are many conversations, and the word is rare, decides whether the index is used.
         """
         known = self.known_as(text)
         if known is not None:
@@ -183,8 +187,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def _found(self, text: str, types: Collection[MessageType] | None, *names: Q) -> Self:
         each = reduce(or_, names, Q(has_message_containing(text, types)))
-        are_few = not finds_parts(self.db, terms_of(text)) or self.order_by().values("pk")[:SAMPLE].count() < SAMPLE
-        if are_few or _is_common(each, self.db):
+        if finding.index is None or not finding.index.looks_up(self, terms_of(text), each):
             return self.filter(each)
         messages = _messages_containing(text, types).order_by().values("conversation")
         return self.filter(pk__in=messages.union(*(Conversation.objects.filter(name).values("pk") for name in names)))
@@ -255,27 +258,20 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
 
 
-def create_once(using: str, memory_id: str, owner: Any) -> None:
+def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> None:
     """
     Create the conversation *memory_id* of the user with the key *owner*, unless another writer was faster; inside a
-    transaction, no one else can write to it then.
+    transaction, no one else can write to it then. It belongs to the *assistant* with this name.
     """
     # An update that changes nothing, instead of ON CONFLICT DO NOTHING: after that, InnoDB has the row locked for
     # everyone who tried, each waiting for the others before it can write.
     can_name_target = connections[using].features.supports_update_conflicts_with_target
     Conversation.objects.using(using).bulk_create(
-        [Conversation(memory_id=memory_id, owner_id=owner)],
+        [Conversation(memory_id=memory_id, owner_id=owner, assistant=assistant)],
         update_conflicts=True,
         update_fields=["memory_id"],
         unique_fields=["memory_id"] if can_name_target else None,
     )
-
-
-def _is_common(condition: Q, using: str) -> bool:
-    """Return whether many of the newest conversations of the database meet *condition*."""
-    newest = Conversation.objects.using(using).order_by("-active_hour")
-    met: Iterable[bool] = newest.values_list(ExpressionWrapper(condition, BooleanField()), flat=True)[:SAMPLE]
-    return sum(met) >= COMMON
 
 
 def has_message_containing(text: str, types: Collection[MessageType] | None = None) -> Exists:
@@ -352,6 +348,10 @@ class Conversation(models.Model):
         validators=[MaxLengthValidator(MAX_TITLE_LENGTH)],
     )
     metadata = with_default(models.JSONField(_("metadata"), default=dict, blank=True))
+    # The name in CHAT["ASSISTANTS"] of the one that was asked first; empty for ASSISTANT, and until one is asked.
+    assistant = with_default(
+        ExactCharField(_("assistant"), max_length=MAX_ASSISTANT_LENGTH, blank=True, default="", editable=False)
+    )
     is_pinned = with_default(models.BooleanField(_("pinned"), default=False))
     is_archived = with_default(models.BooleanField(_("archived"), default=False))
     # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
@@ -405,6 +405,7 @@ class Conversation(models.Model):
         indexes = (
             models.Index(fields=["owner", "active_hour"], name="chatmemory_of_owner"),
             models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
+            SparseIndex(fields=["assistant", "active_hour"], name="chatmemory_by_assistant", rows=~Q(assistant="")),
             SparseIndex(fields=["expires_at"], name="chatmemory_by_expiry", rows=Q(expires_at__isnull=False)),
         )
         # Erasing is deleting, so Django's own "delete" permission covers it.
@@ -433,7 +434,10 @@ class Conversation(models.Model):
         """
         using = options.get("using") or router.db_for_write(Conversation, instance=self)
         if self._state.adding:
-            with for_new_conversation(self.owner_id, using):
+            codec = row_codec.installed
+            # In the transaction in which the owner's key is locked.
+            is_atomic = codec is not None and codec.has_owner_keys
+            with transaction.atomic(using=using, savepoint=False) if is_atomic else nullcontext():
                 super().save(update_fields=update_fields, **options)
             return
         fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
@@ -441,8 +445,7 @@ class Conversation(models.Model):
             return
         self.version = F("version") + 1
         try:
-            with for_owner(self.owner_id, self.pk):
-                super().save(update_fields=fields | {"version"}, **options)
+            super().save(update_fields=fields | {"version"}, **options)
             note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connections, models, router
+from django.db import models, router
 
-from chatmemory_django.db.isolation import as_now, sees_otherwise
-from chatmemory_django.encryption.ciphers import drop_key
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.remains import can_leave, delete_rows, is_long, leave_rows
@@ -29,12 +27,6 @@ def erase_messages(
         else:
             delete_rows(using, [key])
         forget_copies(using, {key: memory_id}, erased=True)
-
-
-def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using: str, **kwargs: Any) -> None:
-    """Delete the key of the owner of *instance*, which was deleted, if it was the owner's last conversation."""
-    others = Conversation.objects.using(using).filter(owner=instance.owner_id)
-    drop_key(instance.owner_id, using, (as_now(others) if sees_otherwise(connections[using]) else others).exists)
 
 
 def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:

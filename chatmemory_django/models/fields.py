@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models, router
 from django.db.backends.ddl_references import Statement
-from django.db.models import Func, Q, Value
+from django.db.models import ExpressionWrapper, F, Func, Q, Value
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 from django.utils import timezone
 
-from chatmemory_django.encryption.ciphers import EncryptedError, cipher
+from chatmemory_django.db import row_codec
+from chatmemory_django.db.row_codec import Address, EncryptedError, Placed, Stored
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -85,25 +86,33 @@ class ExactCharField(models.CharField):
 
 class EncryptedTextField(models.TextField):
     """
-    A text of people, encrypted in the database if the app ``chatmemory_django.encryption`` is installed.
+    A text of people, in the database as the installed ``RowCodec`` encodes it, if there is one.
 
-    The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are not
-    encrypted.
+    The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are
+    stored as they are.
     """
 
-    @property
-    def from_db_value(self) -> Callable[..., Any]:
-        """Decrypt what is read. Without the app, there is no such attribute, so Django does not call it."""
-        if cipher() is None:
-            raise AttributeError("from_db_value")
-        return self._decrypted
+    def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Callable[..., Any]]:
+        """See ``Field.get_db_converters``: Django asks for them once for each query."""
+        converters: list[Callable[..., Any]] = super().get_db_converters(connection)
+        if row_codec.installed is None:
+            return converters
+        decode = row_codec.installed.at(Address(connection.alias)).decode
+        return [lambda value, *_: decode(value, self.label) if value else value, *converters]
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
+        value = super().pre_save(model_instance, add)
+        if row_codec.installed is None or isinstance(value, Stored) or hasattr(value, "resolve_expression"):
+            return value
+        return (text := self.get_prep_value(value)) and Placed.of(text, model_instance)  # it may be lazy
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         value = super().get_db_prep_save(value, connection)
-        encrypts = cipher()
-        if encrypts is None or not value or not isinstance(value, str):
+        codec = row_codec.installed
+        if codec is None or not value or not isinstance(value, str) or isinstance(value, Stored):
             return value
-        return encrypts.encrypt(value, self.place, connection.alias)
+        address, row = (value.address, value.row) if isinstance(value, Placed) else (Address(""), ())
+        return codec.at(address._replace(using=connection.alias)).encode(value, self.label, row)
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""
@@ -113,32 +122,26 @@ class EncryptedTextField(models.TextField):
         return name, "django.db.models.TextField", args, options
 
     def get_lookup(self, lookup_name: str) -> Any:
-        if cipher() is None or lookup_name == "isnull":
+        if row_codec.installed is None or lookup_name == "isnull":
             return super().get_lookup(lookup_name)
         if lookup_name == "exact":
             return _IsEmpty
-        raise EncryptedError(f"{self.place} is encrypted, so the database cannot look it up by {lookup_name!r}.")
-
-    def decrypter(self, connection: BaseDatabaseWrapper) -> Callable[[str], str] | None:
-        """Return what decrypts many values that were read by *connection*; None without the app."""
-        decrypts = cipher()
-        return None if decrypts is None else decrypts.decrypter(self.place, connection.alias)
+        raise EncryptedError(f"{self.label} is encrypted, so the database cannot look it up by {lookup_name!r}.")
 
     @property
     def is_plain(self) -> bool:
         """Whether the database has the text as it is: a subclass of a site may store it in another way."""
-        return type(self) is EncryptedTextField and cipher() is None
+        return type(self) is EncryptedTextField and row_codec.installed is None
 
     @cached_property
-    def place(self) -> str:
-        """What a value is encrypted for: it cannot be decrypted in another column."""
+    def label(self) -> str:
+        """The name of the column for a ``Coder``."""
         return f"{self.model._meta.label_lower}.{self.name}"
 
-    def _decrypted(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
-        decrypts = cipher()
-        if not value or decrypts is None:
-            return value
-        return decrypts.decrypt(value, self.place, connection.alias)
+
+def as_stored(column: str) -> ExpressionWrapper:
+    """Return the *column* of texts as it is stored: nothing decodes it when it is read, and any lookup is possible."""
+    return ExpressionWrapper(F(column), output_field=models.TextField())
 
 
 class _IsEmpty(Exact):
@@ -146,7 +149,7 @@ class _IsEmpty(Exact):
 
     def get_prep_lookup(self) -> Any:
         if self.rhs not in {"", None}:  # Django asks for NULL by another lookup, once it has made this one
-            raise EncryptedError(f"{self.lhs.output_field.place} is encrypted, so it can only be compared with ''.")
+            raise EncryptedError(f"{self.lhs.output_field.label} is encrypted, so it can only be compared with ''.")
         return super().get_prep_lookup()
 
 

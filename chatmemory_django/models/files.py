@@ -35,16 +35,14 @@ from chatmemory_django.core.stored_files import (
     with_url,
     without_file,
 )
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.isolation import as_now
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.messages import CUT, ChatMessage, Content, FileReference, Image
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.fields import ExactCharField
 from chatmemory_django.models.messages import Message, MessageQuerySet
-
-COLUMN = "file"
-"""What files are encrypted for."""
 
 _Row = TypeVar("_Row", bound=Any)
 
@@ -126,20 +124,18 @@ def lock_files_of(owner: Any, using: str | None = None) -> None:
         list(first.values_list("pk")[:1])
 
 
-def encoded(content: bytes, using: str) -> tuple[bytes, str]:
-    """Return *content* as it is stored, encrypted where texts are, and the id of the key."""
-    found = cipher()
-    return (content, "") if found is None else found.seal(content, COLUMN, using)
+def coder_at(address: Address) -> Coder | None:
+    """Return what encodes and decodes files at *address*; None if they are stored as they are."""
+    return None if row_codec.installed is None else row_codec.installed.at(address)
 
 
-def decoded(stored: bytes, key_id: str, using: str) -> bytes:
+def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes:
     """Return the content of a file that is *stored* with the key *key_id*, if any."""
-    found = cipher()
     if not key_id:
         return stored
-    if found is None:
-        raise storages.StorageError("The file is encrypted, but 'chatmemory_django.encryption' is not installed.")
-    return found.unseal(stored, key_id, COLUMN, using)
+    if coder is None:
+        raise storages.StorageError(f"The file is stored with the key {key_id!r}, but no app that has it is installed.")
+    return coder.decode_file(stored, key_id, sha256)
 
 
 def files_of(conversation: Any, sha256s: Iterable[str] | None, using: str) -> dict[str, tuple[str, str]]:
@@ -158,7 +154,14 @@ def contents_of(conversation: Any, sha256s: Iterable[str], using: str) -> dict[s
     """Return the contents of these files of *conversation* by SHA-256, without those that are lost."""
     found = files_of(conversation, sha256s, using)
     stored = storages.read(name for name, _ in found.values()) if found else {}
-    return {sha256: decoded(stored[name], key_id, using) for sha256, (name, key_id) in found.items() if name in stored}
+    return _contents(found, stored, Address(using, conversation))
+
+
+def _contents(files: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes], address: Address) -> dict[str, bytes]:
+    """Return the contents of *files*, see ``files_of``, without those that are not *stored*."""
+    coder = coder_at(address)
+    there = {sha256: file for sha256, file in files.items() if file[0] in stored}
+    return {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
 
 
 def locked(files: QuerySet[MediaFile]) -> QuerySet[MediaFile]:
@@ -183,7 +186,7 @@ def release_files(conversations: Collection[int], using: str) -> None:
 
     Called in the transaction that removes them.
     """
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         return
     for part in in_parts(list(conversations), BATCH):
         rows = as_now(MediaReference.objects.using(using).filter(conversation_id__in=part).order_by())
@@ -208,7 +211,7 @@ def release_files(conversations: Collection[int], using: str) -> None:
 
 def release_cut(messages: MessageQuerySet, using: str) -> None:
     """Delete the references of *messages* to files that only their originals had, which were deleted."""
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         return
     for conversation, sequence, *columns in messages.values_list("conversation_id", "sequence", *_MESSAGE):
         kept = {each.sha256 for each in references(to_message(*columns))}
@@ -303,14 +306,12 @@ def whole(
                 total += reference.size
     if known is None:
         known = files_of(place.pk, {each.sha256 for found in with_files.values() for each in found}, place.using)
-    seconds: int = conf.media("MEDIA_URLS") or 0 if gives_urls else 0
+    seconds: int = conf.general().MEDIA_URLS or 0 if gives_urls else 0
     as_urls = _as_urls(with_files, messages, known) if seconds else set()
     urls = storages.signed_urls((known[sha256][0] for sha256 in as_urls), seconds) if as_urls else {}
     names = {known[sha256][0] for sha256 in read if sha256 in known and sha256 not in as_urls}
     stored = storages.read(names) if names else {}
-    contents = {
-        sha256: decoded(stored[name], key_id, place.using) for sha256, (name, key_id) in known.items() if name in stored
-    }
+    contents = _contents(known, stored, Address(place.using, place.pk, place.memory_id))
     left_out = sum(each.sha256 not in read for found in with_files.values() for each in found)
     if left_out:
         _logger.warning(
@@ -346,7 +347,7 @@ def whole(
 
 def raise_if_missing(place: ConversationKey, sequence: int, index: int | None) -> None:
     """Raise ``MissingFileError`` for a file that is lost, unless the setting ``MEDIA_MISSING`` is ``"placeholder"``."""
-    if conf.media("MEDIA_MISSING") != "placeholder":
+    if conf.general().MEDIA_MISSING != "placeholder":
         raise storages.MissingFileError(place.memory_id, sequence, index)
 
 
@@ -399,7 +400,7 @@ def whole_verbatim(verbatim: str | None, sequence: int, place: ConversationKey) 
 
 def with_file_sizes(size: Combinable) -> Combinable:
     """Return *size*, of messages in characters, and the characters that their files in the storage take in Base64."""
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         return size
     rows = MediaReference.objects.filter(conversation_id=OuterRef("conversation_id"), sequence=OuterRef("sequence"))
     total = rows.order_by().values("conversation_id").annotate(total=Sum("file__size")).values("total")

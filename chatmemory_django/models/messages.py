@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
-from django.apps import apps
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Left, Length, Substr
@@ -16,16 +15,18 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.branches import Tree
+from chatmemory_django.core.excerpts import MAX_EXCERPTED, Snippet, snippet
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUNTER_LENGTH, is_storable
+from chatmemory_django.core.terms import terms_of
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.encryption.ciphers import EncryptedError, cipher
+from chatmemory_django.db.row_codec import Coder, EncryptedError, Stored
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
+from chatmemory_django.models import finding
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex, with_default
+from chatmemory_django.models.finding import NEWEST_FIRST, has, is_among_newest, place_of, rank_of
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
-from chatmemory_django.search.excerpts import MAX_EXCERPTED, Snippet, place_of, snippet
-from chatmemory_django.search.ranking import NEWEST_FIRST, IsAmong, has, is_among_newest, rank_of
-from chatmemory_django.search.terms import terms_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -35,15 +36,6 @@ if TYPE_CHECKING:
 
 MAX_PARTS = 100
 """How many parts of a path one query reads at most: SQLite limits the depth of an expression to 1,000."""
-
-
-def _candidates(scope: MessageQuerySet, terms: Sequence[str]) -> IsAmong:
-    """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
-    if not apps.is_installed("chatmemory_django.search"):
-        return is_among_newest(scope.filter(has(terms)))
-    from chatmemory_django.search.indexes import candidates  # usable only if the app has created the index
-
-    return candidates(scope, terms)
 
 
 MAX_DECRYPTED = 1_000
@@ -93,7 +85,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
         Where texts are encrypted, the newest ``MAX_DECRYPTED`` messages are decrypted to find it.
         """
-        if cipher() is None:
+        if row_codec.installed is None:
             return self.containing(text, all_branches=all_branches)
         terms = [term.casefold() for term in terms_of(text)]
         newest = self.history(all_branches=all_branches).order_by("-sequence").values_list("sequence", "text")
@@ -121,7 +113,8 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
         They are those that ``containing`` finds, limited to the newest 500. With *owner*, only conversations of that
         user are searched, none for an anonymous user; with *types*, only messages of those types: users without
-        permission to read other messages must not find them. The app ``chatmemory_django.search`` makes this fast.
+        permission to read other messages must not find them. The app ``chatmemory_django.contrib.search`` makes this
+        fast.
         """
         terms = terms_of(text)
         if not terms or not is_storable(text) or (owner is not None and not owner.is_authenticated):
@@ -131,9 +124,11 @@ class MessageQuerySet(models.QuerySet["Message"]):
             scope = scope.filter(conversation__owner=owner.pk)
         if types is not None:
             scope = scope.filter(type__in=types)
-        if cipher() is not None:
+        if row_codec.installed is not None:
             raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
-        best = scope.filter(_candidates(scope, terms)).annotate(rank=rank_of(text, terms))
+        index = finding.index
+        found = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)
+        best = scope.filter(found).annotate(rank=rank_of(text, terms))
         return best.order_by("-rank", *NEWEST_FIRST)
 
     def snippets(self, text: str) -> dict[tuple[int, int], Snippet]:
@@ -145,7 +140,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
         ignores case for ASCII letters only), they are the first ones. Where texts are encrypted, they are read as a
         whole.
         """
-        if cipher() is not None:
+        if row_codec.installed is not None:
             return {key: snippet(whole, text) for key, whole in self.order_by().values_list("pk", "text")}
         rows = self.order_by().annotate(_length=Length("text"))
         places = rows.filter(_length__gt=MAX_EXCERPTED).annotate(_place=place_of(text if is_storable(text) else ""))
@@ -215,6 +210,22 @@ def before_memory(messages: MessageQuerySet, window_start: int, *behind: Combina
     for each in behind:
         rows = rows.filter(sequence__gt=each)
     return rows
+
+
+TEXTS = {column: f"chatmemory.message.{column}" for column in ("text", "payload", "verbatim")}
+"""The columns of a message that are encoded, and their names for a ``Coder``."""
+
+
+def encoded_texts(coder: Coder, sequence: int, type: str, values: Mapping[str, Any]) -> dict[str, Stored]:
+    """Return the texts among *values*, columns of message *sequence*, as *coder* encodes them."""
+    given = {column: text for column in TEXTS if (text := values.get(column))}
+    return {column: Stored(coder.encode(text, TEXTS[column], (sequence, type))) for column, text in given.items()}
+
+
+def decoded_texts(coder: Coder, sequence: int, type: str, stored: Sequence[str | None]) -> dict[str, str | None]:
+    """Return the *stored* values of ``TEXTS`` of message *sequence* by column, as *coder* decodes them."""
+    named = zip(TEXTS, stored, strict=True)
+    return {column: text and coder.decode(text, TEXTS[column], (sequence, type)) for column, text in named}
 
 
 def beginning_of_text(length: int) -> Combinable:

@@ -20,9 +20,9 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import cipher
 from chatmemory_django.models.copies import outliving
 from chatmemory_django.models.files import MediaReference, release, release_files
 from chatmemory_django.models.messages import Message, MessageQuerySet
@@ -129,8 +129,7 @@ def can_leave(using: str) -> bool:
 def leave_rows(using: str, key: int) -> None:
     """Delete the rows of the conversation *key* after the commit of the transaction, which deletes the conversation."""
     ErasedConversation.objects.using(using).create(pk=key)
-    encrypts = cipher()
-    if encrypts is not None and encrypts.has_owner_keys:
+    if (codec := row_codec.installed) is not None and codec.has_owner_keys:
         # Files as well, since the owner's key may go now: a new message with the same file must not be given this one.
         _release(using, MediaReference.objects.filter(conversation_id=key))
     transaction.on_commit(partial(delete_left, using, [key]), using=using)
@@ -176,5 +175,5 @@ def _delete_run(using: str, key: int, around: tuple[int, int]) -> None:
 
 
 def _release(using: str, references: models.QuerySet[MediaReference]) -> None:
-    if conf.media_storage() is not None:
+    if conf.general().MEDIA_STORAGE is not None:
         release(references.using(using), using)

@@ -14,7 +14,6 @@ from chatmemory_django.operations.annotating import annotate, entitle
 from chatmemory_django.operations.checking import Finding, check
 from chatmemory_django.operations.clearing import clear
 from chatmemory_django.operations.each import Each, Refused, WindowOf
-from chatmemory_django.operations.encrypting import encrypt, keys_in_use, wrap_keys
 from chatmemory_django.operations.erasing import Receipt, erase
 from chatmemory_django.operations.examining import Rule
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
@@ -57,16 +56,13 @@ __all__ = [
     "check_files",
     "check_lines",
     "clear",
-    "encrypt",
     "entitle",
     "erase",
     "export",
     "export_lines",
     "fork",
     "import_lines",
-    "keys_in_use",
     "move_files",
     "prune",
     "recount",
-    "wrap_keys",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from chatmemory_django.db.isolation import as_now
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import Placed
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_metadata
@@ -89,6 +89,5 @@ def _entitle(title: str, conversation: Conversation) -> bool:
     history = messages_of(conversation).history(all_branches=True)
     if conversation.title or not as_now(history.filter(type=MessageType.USER)).exists():
         return False
-    with for_owner(conversation.owner_id, conversation.pk):
-        write(conversation, title=title)
+    write(conversation, title=Placed.of(title, conversation))
     return True

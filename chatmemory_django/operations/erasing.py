@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from typing import NamedTuple
@@ -10,8 +11,8 @@ from typing import NamedTuple
 from django.db import connections
 from django.db.models import QuerySet
 
-from chatmemory_django import telemetry
-from chatmemory_django.encryption.ciphers import unreadable_as_stored
+from chatmemory_django import observing
+from chatmemory_django.db.row_codec import unreadable_as_stored
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
 from chatmemory_django.operations.each import Each, Refused, in_its_lock
@@ -47,13 +48,13 @@ def erase(
             each(conversation, count)
         messages[conversation.memory_id] = count
 
-    with telemetry.delete_memory(dry_run=dry_run) as operation:
+    with nullcontext() if dry_run else observing.Operation("delete"):
         erase_each(conversations, note, refused, dry_run=dry_run)
-        operation.count(sum(messages.values()))
+        if not dry_run:
+            observing.note("counted", records=sum(messages.values()))
     return Receipt(datetime.datetime.now(datetime.UTC), messages)
 
 
-@unreadable_as_stored()
 def erase_each(
     conversations: QuerySet[Conversation], each: Each | None, refused: Refused | None, *, dry_run: bool
 ) -> int:
@@ -65,7 +66,8 @@ def erase_each(
         is_counted = next_sequence > SHORT and not dry_run
         counted = Counted.of(key, next_sequence, conversations.db) if is_counted else NOTHING_COUNTED
         do = _count if dry_run else partial(_erase, counted, is_own)
-        erased += in_its_lock(conversations, key, do, each, refused) is not None
+        with unreadable_as_stored():
+            erased += in_its_lock(conversations, key, do, each, refused) is not None
     return erased
 
 

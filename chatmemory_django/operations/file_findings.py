@@ -46,7 +46,7 @@ def check_files(
     Databases may share the storage: only what no database of the site names is a file without a row, and *using* is the
     database whose rows are checked.
     """
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         unread = MediaFile.objects.using(using).count()
         if unread:
             detail = f"{unread:,} files are in a storage, but MEDIA_STORAGE is None: they are neither read nor deleted."

@@ -16,13 +16,15 @@ from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Valu
 
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.windows import Window
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.row_codec import RowCodec, address_of
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, new_memory_id
-from chatmemory_django.models.messages import MAX_PARTS
+from chatmemory_django.models.fields import as_stored
+from chatmemory_django.models.messages import MAX_PARTS, TEXTS, decoded_texts, encoded_texts
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.encrypting import renew
 from chatmemory_django.operations.media import share_files
-from chatmemory_django.operations.whole import created, in_lock
+from chatmemory_django.operations.whole import created, in_lock, messages_of, pages
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
@@ -130,8 +132,8 @@ class _Forking:
                 copying.run(cursor, {"conversation": forked.pk})
         self._settle(forked, plan)
         share_files(source, forked)
-        if forked.owner_id != source.owner_id:
-            renew(forked)
+        if row_codec.installed is not None and row_codec.installed.has_owner_keys:
+            _encode_again(row_codec.installed, source, forked)
         return forked
 
     def _plan(self, snapshot: Snapshot) -> _Plan:
@@ -167,6 +169,7 @@ class _Forking:
             owner_id=source.owner_id if self._owner_key is ... else self._owner_key,
             title=source.title,
             metadata=deepcopy(source.metadata),
+            assistant=source.assistant,
             expires_at=source.expires_at,
         )
 
@@ -210,6 +213,17 @@ class _Forking:
         for column, value in columns.items():
             setattr(forked, column, value)
         Conversation.objects.using(self._using).filter(pk=forked.pk).update(**columns)
+
+
+def _encode_again(codec: RowCodec, source: Conversation, forked: Conversation) -> None:
+    """Encode the texts that were copied from *source* for the owner of *forked*, if that is another one."""
+    if forked.owner_id == source.owner_id:
+        return
+    theirs, own, rows = codec.at(address_of(source)), codec.at(address_of(forked)), messages_of(forked)
+    for page in pages(rows, "sequence", "type", *map(as_stored, TEXTS)):
+        for sequence, kind, *texts in page:
+            if new := encoded_texts(own, sequence, kind, decoded_texts(theirs, sequence, kind, texts)):
+                rows.filter(sequence=sequence).update(**new)
 
 
 class _Copy(Statement):

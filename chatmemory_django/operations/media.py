@@ -14,17 +14,18 @@ from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
-from chatmemory_django.encryption.ciphers import cipher, for_owner
+from chatmemory_django.db.row_codec import Coder, address_of
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
 from chatmemory_django.models.columns import to_columns, to_message
+from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.files import (
     MAY_HAVE_FILES,
     ConversationKey,
+    coder_at,
     contents_of,
     decoded,
     delete_files,
-    encoded,
     keep_files,
     keeps_references,
     locked,
@@ -33,7 +34,7 @@ from chatmemory_django.models.files import (
     whole,
     whole_verbatim,
 )
-from chatmemory_django.models.messages import MESSAGE_SIZE
+from chatmemory_django.models.messages import MESSAGE_SIZE, TEXTS, decoded_texts, encoded_texts
 from chatmemory_django.operations.whole import (
     PAGE_CHARACTERS,
     for_writing,
@@ -78,37 +79,32 @@ def share_files(source: Conversation, forked: Conversation) -> None:
                     uploads.refer(owner_key(forked), forked.pk, [(sequence, [file])])
 
 
-def renew_files(conversation: Conversation) -> int:
+def renew_files(conversation: Conversation, coder: Coder, current: str) -> int:
     """
-    Store the files of *conversation*, which is locked, as the current key encrypts them, if they are not yet.
+    Store the files of *conversation*, which is locked, as *coder* encodes them with the key *current*, if they are not.
 
     What it shares with a previous owner, whose key may be deleted, is stored again for the present one. Returns how
     many files were renewed.
     """
-    encrypts = cipher()
-    if encrypts is None or conf.media_storage() is None:
-        return 0
     using: Any = conversation._state.db
     owner = owner_key(conversation)
-    with for_owner(conversation.owner_id, conversation.pk):
-        current = encrypts.current_id(using)
-        rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk)
-        rows = rows.exclude(file__key_id=current, file__owner=owner or "")
-        pks = sorted(set(rows.order_by().values_list("file_id", flat=True)))
-        for pk in pks:
-            file = locked(MediaFile.objects.using(using).filter(pk=pk)).get()
-            found = storages.read([file.name])
-            if file.name not in found:
-                continue  # check_chatmemory reports it
-            content = decoded(found[file.name], file.key_id, using)
-            if file.owner != (owner or ""):
-                _take_over(conversation, file, content)
-                continue
-            stored, key_id = encoded(content, using)
-            name = storages.new_name(file.sha256)
-            storages.save({name: stored})
-            MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
-            transaction.on_commit(partial(storages.delete, [file.name]), using=using, robust=True)
+    rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk)
+    rows = rows.exclude(file__key_id=current, file__owner=owner or "")
+    pks = sorted(set(rows.order_by().values_list("file_id", flat=True)))
+    for pk in pks:
+        file = locked(MediaFile.objects.using(using).filter(pk=pk)).get()
+        found = storages.read([file.name])
+        if file.name not in found:
+            continue  # check_chatmemory reports it
+        content = decoded(coder, found[file.name], file.key_id, file.sha256)
+        if file.owner != (owner or ""):
+            _take_over(conversation, file, content)
+            continue
+        stored, key_id = coder.encode_file(content, file.sha256)
+        name = storages.new_name(file.sha256)
+        storages.save({name: stored})
+        MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
+        transaction.on_commit(partial(storages.delete, [file.name]), using=using, robust=True)
     return len(pks)
 
 
@@ -152,7 +148,7 @@ def move_files(
         StorageError: The storage fails, or a file is lost. What was moved before stays moved.
 
     """
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         raise storages.StorageError("CHATMEMORY['MEDIA_STORAGE'] names no storage; name the one of the files.")
     conversations = for_writing(conversations)
     total = MovedFiles(0, 0)
@@ -187,10 +183,12 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
     rows = messages_of(conversation).filter(MAY_HAVE_FILES, sequence__range=around)
     count = size = 0
     place, uploads = ConversationKey.of(conversation), Uploads(conversation._state.db or "default")
-    with uploads.for_a_write(), for_owner(conversation.owner_id, conversation.pk):
-        for sequence, kind, text, payload, verbatim in rows.values_list(
-            "sequence", "type", "text", "payload", "verbatim"
-        ):
+    coder = coder_at(address_of(conversation))
+    with uploads.for_a_write():
+        for sequence, kind, *texts in rows.values_list("sequence", "type", *map(as_stored, TEXTS)):
+            if coder is not None:
+                texts = list(decoded_texts(coder, sequence, kind, texts).values())
+            text, payload, verbatim = texts
             message = to_message(kind, text, payload)
             there = references_of(message, verbatim) if keeps_references(payload, verbatim) else {}
             if to_rows != bool(there):
@@ -198,18 +196,20 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
             files: list[Extracted] = []
             if to_rows:
                 moved = sum(each.size for each in there.values())
-                changed = None if dry_run else _back(message, sequence, verbatim, place)
+                changed = {} if dry_run else _back(message, sequence, verbatim, place)
             else:
                 new = new_row(NewMessage(message, verbatim=verbatim))
                 files = list(new.files)
                 moved = sum(each.reference.size for each in files)
-                changed = (new.payload, new.verbatim)
+                changed = {"payload": new.payload, "verbatim": new.verbatim}
             if not moved:
                 continue
             count, size = count + 1, size + moved
-            if dry_run or changed is None:
+            if dry_run:
                 continue
-            rows.filter(sequence=sequence).update(payload=changed[0], verbatim=changed[1])
+            if coder is not None:
+                changed |= encoded_texts(coder, sequence, kind, changed)
+            rows.filter(sequence=sequence).update(**changed)
             if to_rows:
                 own = MediaReference.objects.using(place.using).filter(conversation_id=place.pk, sequence=sequence)
                 release(own, place.using)
@@ -221,10 +221,8 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
     return MovedFiles(count, size)
 
 
-def _back(
-    message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey
-) -> tuple[str | None, str | None]:
+def _back(message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey) -> dict[str, str | None]:
     """Return payload and original of *message* with its files."""
     verbatim = whole_verbatim(verbatim, sequence, place)
     [complete] = whole([message], [sequence], place)
-    return to_columns(complete).payload, verbatim
+    return {"payload": to_columns(complete).payload, "verbatim": verbatim}

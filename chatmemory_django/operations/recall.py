@@ -12,15 +12,15 @@ import msgspec
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.db.models import QuerySet
 
+from chatmemory_django.core.excerpts import ELLIPSIS
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable, memory_key
 from chatmemory_django.db.moments import aware
+from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import in_thread
-from chatmemory_django.encryption.ciphers import EncryptedError
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.messages import beginning_of_text
 from chatmemory_django.operations.searching import find_messages
-from chatmemory_django.search.excerpts import ELLIPSIS
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

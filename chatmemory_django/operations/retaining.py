@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import F, Q
 
-from chatmemory_django import conf, telemetry
+from chatmemory_django import conf, observing
 from chatmemory_django.db.batches import taking_turns
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -59,7 +60,7 @@ def prune(
     now = datetime.datetime.now(datetime.UTC)
     deleted = 0
     using = for_writing(conversations).db
-    with telemetry.delete_memory(dry_run=dry_run) as operation:
+    with nullcontext() if dry_run else observing.Operation("delete"):
         erased = erase_each(conversations.expired_at(now), each, refused, dry_run=dry_run)
         if dry_run:
             conversations = conversations.unexpired_at(now)
@@ -76,7 +77,7 @@ def prune(
                         deleted += in_its_lock(conversations, key, thin, each, refused) or 0
         if not dry_run:
             delete_left(using)
-        operation.count(deleted)
+            observing.note("counted", records=deleted)
     return Pruned(erased, deleted)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from chatmemory_django import telemetry
+from chatmemory_django import observing
+from chatmemory_django.core.excerpts import Snippet
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.search.excerpts import Snippet
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -43,9 +43,9 @@ def find_messages(
     Only messages of *types* are found, in those of *conversations* that belong to *owner*. This takes up to three
     queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
     """
-    with telemetry.search_memory() as operation:
+    with observing.Operation("search"):
         hits = _found(conversations, text, owner, types, slice(start, stop))
-        operation.count(len(hits))
+        observing.note("counted", records=len(hits))
     return hits
 
 

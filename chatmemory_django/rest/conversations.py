@@ -154,7 +154,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                     "reason": each.reason,
                     "token_count": each.tokens,
                 }
-                for each in remembered.explain(conversation.recent(conf.rest()["PAGE_SIZE"]))
+                for each in remembered.explain(conversation.recent(conf.rest().PAGE_SIZE))
             ]
         return Response(shown)
 

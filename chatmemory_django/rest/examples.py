@@ -91,7 +91,7 @@ def in_site_format(value: Any) -> Any:
     """Return an example of a response with its messages in the site's format."""
     if isinstance(value, list):
         return [in_site_format(each) for each in value]
-    if not isinstance(value, dict) or conf.rest()["FORMAT"] != "openai":
+    if not isinstance(value, dict) or conf.rest().FORMAT != "openai":
         return value
     return ASKED if value == QUESTION else {name: in_site_format(each) for name, each in value.items()}
 

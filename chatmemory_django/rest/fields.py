@@ -113,7 +113,7 @@ class MetadataField(serializers.JSONField):
             metadata = to_metadata(data)
         except (TypeError, ValueError) as exc:
             raise serializers.ValidationError(str(exc)) from None
-        most: int = conf.rest()["MAX_METADATA_BYTES"]
+        most = conf.rest().MAX_METADATA_BYTES
         if (size := len(msgspec.json.encode(metadata))) > most:
             raise serializers.ValidationError(f"It must have at most {most} bytes, not {size}.", "too_large")
         return metadata
@@ -132,7 +132,7 @@ class MessageField(serializers.Field):
                 if unknown := dict(_unknown(data, message, "")):
                     raise serializers.ValidationError(unknown)
             to_columns(as_kept(message))
-            check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
+            check_text_length(message, conf.rest().MAX_TEXT_LENGTH)
             view = self.context["view"]
             check_files(message, remote=view.policy.may_link_files(view.request))
         except AddressError as exc:
@@ -149,7 +149,7 @@ class MessageField(serializers.Field):
 
     def to_representation(self, value: ChatMessage) -> Any:
         """See ``Field``. The format is ``as`` in the context."""
-        return in_format(value, self.context.get("as"))
+        return in_format(value, self.context)
 
 
 class SequenceField(serializers.IntegerField):
@@ -182,13 +182,14 @@ class NewMemoryIdField(TextField):
             raise serializers.ValidationError(str(exc)) from None
 
 
-def in_format(message: ChatMessage, form: str | None) -> Any:
+def in_format(message: ChatMessage, context: Mapping[str, Any]) -> Any:
     """
-    Return *message* as JSON in the format *form*, by default the site's.
+    Return *message* as JSON in the format ``as`` of *context*, by default in its ``site_format``.
 
     OpenAI's format cannot represent every message: 400 if the client asked for it, else LangChain4j's is used.
     """
-    if (form or conf.rest()["FORMAT"]) != "openai":
+    form = context.get("as")
+    if (form or context["site_format"]) != "openai":
         return msgspec.to_builtins(message)
     try:
         return message_to_openai(message)

@@ -16,7 +16,7 @@ from rest_framework.filters import OrderingFilter
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.core.limits import MAX_ASSISTANT_LENGTH, MAX_INTEGER
 from chatmemory_django.db.moments import EARLIEST, LATEST
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
@@ -128,6 +128,11 @@ class ConversationFilter(filters.FilterSet):
     )
     active_since = MomentFilter(method="filter_moment", label="With activity at this time or later.")
     idle_since = MomentFilter(method="filter_moment", label="Without activity since this time.")
+    assistant = filters.CharFilter(
+        method="filter_assistant",
+        max_length=MAX_ASSISTANT_LENGTH,
+        label="Of the assistant with this name, one of those that the site has by name.",
+    )
     is_pinned = BooleanFilter(label="Whether it is pinned.")
     is_archived = BooleanFilter(label="Whether it is archived.")
     search = filters.CharFilter(
@@ -158,6 +163,10 @@ class ConversationFilter(filters.FilterSet):
         """Filter by a text in the metadata."""
         key, _, text = value.partition(":")
         return queryset.with_metadata(key, text)
+
+    def filter_assistant(self, queryset: Any, name: str, value: str) -> Any:
+        """Filter by the assistant to which a conversation belongs."""
+        return queryset.begun_with(value)
 
     def filter_moment(self, queryset: Any, name: str, value: datetime) -> Any:
         """Filter by the time of the last activity."""

@@ -142,7 +142,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             if writable is not None and (refused := sorted(changes.keys() - set(writable))):
                 detail = {key: [f"Only {', '.join(sorted(writable))} may be changed here."] for key in refused}
                 raise serializers.ValidationError({"metadata": detail}, "forbidden")
-            most = conf.rest()["MAX_METADATA_BYTES"]
+            most = conf.rest().MAX_METADATA_BYTES
             try:
                 is_there = annotate(row_of(conversation), conversation.memory_id, row.sequence, changes, max_bytes=most)
             except ValueError as exc:

@@ -20,9 +20,9 @@ from rest_framework.response import Response
 from chatmemory_django import conf
 from chatmemory_django.db.moments import EARLIEST, LATEST, aware, to_moment
 from chatmemory_django.models.conversations import by_hour, hour_of
+from chatmemory_django.models.finding import RANKED
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.rest.problems import InvalidQuery
-from chatmemory_django.search.ranking import RANKED
 
 
 class BoundedCursorPagination(CursorPagination):
@@ -40,13 +40,13 @@ class BoundedCursorPagination(CursorPagination):
 
     @property
     def max_page_size(self) -> int:  # type: ignore[override]
-        return int(conf.rest()["MAX_PAGE_SIZE"])
+        return conf.rest().MAX_PAGE_SIZE
 
     def get_page_size(self, request: Request) -> int:
         """Return the requested size, by default that in the settings; 400 if it is invalid or too large."""
         asked = request.query_params.get(self.page_size_query_param)
         if asked is None:
-            return min(int(conf.rest()["PAGE_SIZE"]), self.max_page_size)
+            return min(conf.rest().PAGE_SIZE, self.max_page_size)
         if not (asked.isascii() and asked.isdigit() and len(asked) < 10 and 1 <= int(asked) <= self.max_page_size):
             detail = f"It must be a whole number from 1 to {self.max_page_size}."
             raise InvalidQuery({self.page_size_query_param: detail})
@@ -67,7 +67,7 @@ class BoundedCursorPagination(CursorPagination):
         sized = self.with_size(queryset.order_by(*by_hour(ordering))).filter(_after(ordering, position))
         key = self.key
         found = list(sized.values_list(key, "size", *self.fields)[: self.page_size + 1])
-        most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
+        most = conf.rest().MAX_PAGE_CHARACTERS
         fitting = sum(total <= most for total in accumulate(size for _, size, *_ in found[: self.page_size])) or 1
         page, is_cut = found[:fitting], len(found) > fitting
         came = bool(position) or is_reverse

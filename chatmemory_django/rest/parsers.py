@@ -45,7 +45,7 @@ class JSONParser(BaseParser):
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         limits = conf.rest()
-        body = b"".join(bounded(stream, limits["MAX_BODY_BYTES"]))
+        body = b"".join(bounded(stream, limits.MAX_BODY_BYTES))
         try:
             check_values(body)
         except ValueError as exc:
@@ -57,7 +57,7 @@ class JSONParser(BaseParser):
             detail = "The body is not valid JSON; see errors."
             raise Problem(HTTPStatus.BAD_REQUEST, "parse_error", detail, "$", reason) from None
         try:
-            check_bounds(value, limits["MAX_JSON_DEPTH"], limits["MAX_TEXT_LENGTH"])
+            check_bounds(value, limits.MAX_JSON_DEPTH, limits.MAX_TEXT_LENGTH)
         except BoundsError as exc:
             raise exceptions.ValidationError({exc.where: [exc.reason]}) from None
         return value

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from chatmemory_django.encryption.ciphers import EncryptedError
+from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.storages import StorageError
 
 MEDIA_TYPE = "application/problem+json"

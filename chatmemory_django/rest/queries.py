@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.search.terms import MAX_SEARCH
+from chatmemory_django.core.terms import MAX_SEARCH
 
 
 class ShownQuery(serializers.Serializer[Any]):
@@ -23,7 +23,7 @@ class ShownQuery(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. The parameter's name is a keyword of Python."""
         form = serializers.ChoiceField(
-            choices=conf.REST_FORMATS, required=False, help_text="The format of `message`; by default, the site's."
+            choices=conf.FORMATS, required=False, help_text="The format of `message`; by default, the site's."
         )
         return {"as": form, **super().get_fields()}
 

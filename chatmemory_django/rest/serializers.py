@@ -11,6 +11,7 @@ from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from chatmemory_django import conf
+from chatmemory_django.core.excerpts import snippet
 from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
     MAX_TITLE_LENGTH,
@@ -37,7 +38,6 @@ from chatmemory_django.rest.fields import (
     TextField,
     in_format,
 )
-from chatmemory_django.search.excerpts import snippet
 
 # Requests
 
@@ -288,6 +288,9 @@ class ConversationSerializer(serializers.Serializer[Any]):
     owner = serializers.CharField(source="owner_id", allow_null=True, help_text="The primary key of the user.")
     title = serializers.CharField(allow_null=True, help_text="Null if the user may not read it.")
     metadata = MetadataField()
+    assistant = serializers.CharField(
+        help_text="The name of the assistant to which it belongs; empty for the one without a name."
+    )
     is_pinned = serializers.BooleanField()
     is_archived = serializers.BooleanField()
     preview = serializers.CharField(
@@ -387,7 +390,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 def _many(serializer_class: Any) -> Any:
-    return serializer_class(many=True, max_length=conf.rest()["MAX_MESSAGES"])
+    return serializer_class(many=True, max_length=conf.rest().MAX_MESSAGES)
 
 
 def shown_rows(
@@ -417,4 +420,4 @@ def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
             [message] = whole([message], [row.sequence], context["place"])
         else:
             message = without_files(message, partial(context["media_url"], row.sequence))
-    return in_format(message, context.get("as"))
+    return in_format(message, context)

@@ -25,7 +25,7 @@ class ScopedThrottle(BaseThrottle):
         scope: str = view.throttle_scope or ("read" if request.method in SAFE_METHODS else "write")  # type: ignore[attr-defined]
         user = request.user
         ident = user.pk if user and user.is_authenticated else self.get_ident(request)
-        self._wait = seconds_to_wait(f"rest_{scope}_{ident}", conf.rest()["THROTTLE_RATES"].get(scope))
+        self._wait = seconds_to_wait(f"rest_{scope}_{ident}", conf.rest().THROTTLE_RATES.get(scope))
         return not self._wait
 
     def wait(self) -> int:

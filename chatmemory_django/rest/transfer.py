@@ -78,18 +78,18 @@ class ImportView(ChatMemoryView):
         settings = conf.rest()
         limits = ImportLimits(
             max_conversations=MAX_CONVERSATIONS,
-            max_messages=settings["MAX_IMPORT_MESSAGES"],
+            max_messages=settings.MAX_IMPORT_MESSAGES,
             max_memory_messages=MAX_MEMORY_MESSAGES,
-            max_text_length=settings["MAX_TEXT_LENGTH"],
-            max_depth=settings["MAX_JSON_DEPTH"],
-            max_metadata_bytes=settings["MAX_METADATA_BYTES"],
+            max_text_length=settings.MAX_TEXT_LENGTH,
+            max_depth=settings.MAX_JSON_DEPTH,
+            max_metadata_bytes=settings.MAX_METADATA_BYTES,
             uuids_only=not self.policy.may_name(request),
             remote_files=self.policy.may_link_files(request),
             max_file_bytes=self.policy.max_file_bytes(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             # A slow client blocks no one: the database is not used before the whole body has arrived.
-            for chunk in bounded(stream, settings["MAX_IMPORT_BYTES"]) if stream else ():
+            for chunk in bounded(stream, settings.MAX_IMPORT_BYTES) if stream else ():
                 spooled.write(chunk)
             if not spooled.tell():
                 raise invalid("$", "The request has no body.", "required")

@@ -23,9 +23,12 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
+from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
+from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, count_wrong_credentials
+from chatmemory_django.authentication import with_bearer
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.private import private_view
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -37,7 +40,7 @@ from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.fields import sentence
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
-from chatmemory_django.rest.permissions import IsAllowed, with_bearer
+from chatmemory_django.rest.permissions import IsAllowed
 from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception, invalid
 from chatmemory_django.rest.schema import Schema, example_of
 from chatmemory_django.rest.throttles import ScopedThrottle
@@ -136,12 +139,14 @@ class ChatMemoryView(GenericAPIView[Any]):
     @method_decorator(private_view)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Handle *request*; no variable of what that calls is in an error report."""
+        if self.versioning_class is None:
+            kwargs.pop(api_settings.VERSION_PARAM, None)  # a site may have it in all of its paths
         return super().dispatch(request, *args, **kwargs)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         made = super().initialize_request(request, *args, **kwargs)
         made.__class__ = ChunkedRequest  # DRF has no hook for it
-        made.authenticators = with_bearer(made.authenticators or (), self.policy)
+        made.authenticators = with_bearer(made.authenticators or (), self.policy.user_of_token)
         return made
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -189,7 +194,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     def get_serializer_context(self) -> dict[str, Any]:
         """See ``GenericAPIView.get_serializer_context``, and ``MessageSerializer``."""
-        context: dict[str, Any] = dict(super().get_serializer_context())
+        context = {**super().get_serializer_context(), "site_format": conf.rest().FORMAT}
         if self.conversation is not None:
             types = self.readable_types
             has_branches = getattr(self.conversation, "has_branches", True)

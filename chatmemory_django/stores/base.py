@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, Typ
 
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
-from chatmemory_django.core.windows import Eviction, Window
+from chatmemory_django.core.windows import NOTHING_LEAVES, Eviction, Window
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, new_messages
 
 _P = ParamSpec("_P")
@@ -189,7 +189,7 @@ class ChatMemoryStore(ABC):
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises
-        ``NotImplementedError``.
+        ``NotImplementedError``. Its keys are positions in the memory, from 1, so the end of a turn evicts all at once.
 
         Raises:
             ConversationErasedError: The memory no longer belongs to *conversation*, as ``read_memory`` returned it.
@@ -201,9 +201,13 @@ class ChatMemoryStore(ABC):
         if after is not None or repeats or archived:
             raise self._no_branches()
         with self.exclusive(memory_id):
-            eviction = Eviction.of(self.get_messages(memory_id), window)
+            eviction = self._eviction(memory_id, window)
+            if phase in {"open", "round"}:
+                eviction.keeps_from = NOTHING_LEAVES
+            elif turn:
+                eviction.trim()
             keys = [eviction.add(message) for message in added]
-            if eviction.added:
+            if eviction.added or eviction.evicted:
                 self.update_messages(memory_id, eviction.messages())
         return Appended(eviction, keys)
 
@@ -217,7 +221,7 @@ class ChatMemoryStore(ABC):
 
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         """Return the same as a memory to which messages can be added without writing them."""
-        eviction = Eviction.of(self.get_messages(memory_id), window)
+        eviction = self._eviction(memory_id, window)
         eviction.trim()
         return Reading(eviction)
 
@@ -329,11 +333,14 @@ class ChatMemoryStore(ABC):
             raise NotImplementedError(f"{type(self).__name__} does not store verbatim data; leave it out.")
         return [each.message for each in new]
 
+    def _eviction(self, memory_id: object, window: Window) -> Eviction:
+        """Return the memory, ready for additions; its messages are numbered from 1."""
+        messages = self.get_messages(memory_id)
+        costs = list(map(window.cost, messages)) if window.is_additive else None
+        return Eviction.of(messages, window, costs, keys=range(1, len(messages) + 2))
+
     def _no_branches(self) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} keeps no history; use DjangoChatMemoryStore or "
-            "InMemoryChatMemoryStore(keep_history=True)."
-        )
+        return NotImplementedError(f"{type(self).__name__} keeps no history; use DjangoChatMemoryStore.")
 
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call *method*, which uses this store, without blocking the event loop."""

@@ -29,7 +29,8 @@ EVERYTHING = """
 import importlib, pkgutil
 import chatmemory_django
 for module in pkgutil.walk_packages(chatmemory_django.__path__, "chatmemory_django."):
-    if not module.name.startswith(("chatmemory_django.contrib.adapters", "chatmemory_django.migrations")):
+    others = ("chatmemory_django.contrib.adapters", "chatmemory_django.contrib.telemetry")  # they import frameworks
+    if not module.name.startswith((*others, "chatmemory_django.migrations")):
         importlib.import_module(module.name)
 """
 

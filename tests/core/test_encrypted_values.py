@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmemory_django.encryption.keys import Keys, new_key, parse
-from chatmemory_django.encryption.values import (
+from chatmemory_django.contrib.encryption.keys import Keys, new_key, parse
+from chatmemory_django.contrib.encryption.values import (
     EncryptionError,
     MissingKeyError,
     decrypt,

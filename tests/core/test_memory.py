@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
@@ -16,7 +18,8 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.stores import InMemoryChatMemoryStore, SingleSlotChatMemoryStore
-from tests.estimators import WORDS, AdditiveWords
+from tests.estimators import ADDITIVE_WORDS, WORDS, AdditiveWords
+from tests.reference_store import ReferenceStore
 
 PRIVATE = "whatnobodyelsemayread"
 S1, S2 = SystemMessage("be brief"), SystemMessage("be long")
@@ -24,6 +27,7 @@ U1, U2, U3 = UserMessage("one"), UserMessage("two"), UserMessage("three")
 A1 = AiMessage("hello")
 CALL = AiMessage(tool_execution_requests=[ToolExecutionRequest("1", "tool", "{}")])
 RESULT = ToolExecutionResultMessage("1", "tool", "4")
+POOL = [S1, S2, U1, U2, A1, CALL, RESULT]
 
 
 class Plain:
@@ -51,6 +55,14 @@ def message_memory(limit: object = 10, **options: object) -> ChatMemory:
 
 def token_memory(limit: object = 100, **options: object) -> ChatMemory:
     return TokenWindowChatMemory(max_tokens=limit, token_count_estimator=WORDS, **options)
+
+
+def additive_memory(limit: object = 100, **options: object) -> ChatMemory:
+    return TokenWindowChatMemory(max_tokens=limit, token_count_estimator=ADDITIVE_WORDS, **options)
+
+
+def without_systems(messages: list) -> list:
+    return [each for each in messages if not isinstance(each, SystemMessage)]
 
 
 class Limit:
@@ -311,7 +323,7 @@ class TestAdd:
         assert store.kept == {"default": [U2, CALL]}
 
     def test_messages_added_after_an_earlier_one_replace_those_that_followed_it(self):
-        memory = message_memory(store=InMemoryChatMemoryStore(keep_history=True))
+        memory = message_memory(store=ReferenceStore())
         memory.add(U1, A1, U2)
 
         assert memory.add(U3, after=1) == [4]
@@ -320,6 +332,13 @@ class TestAdd:
         assert memory.messages() == [U2]
         assert memory.switch(3) == 3
         assert memory.messages() == [U1, A1, U2]
+
+    def test_messages_of_a_store_without_keys_are_numbered_from_1(self):
+        memory = message_memory(3, store=Plain())
+
+        assert memory.add(U1, A1) == [1, 2]
+        assert memory.add(U2, U3) == [3, 4]
+        assert [(each.sequence, each.message) for each in memory.explain()] == [(1, A1), (2, U2), (3, U3)]
 
     def test_adding_after_an_earlier_message_requires_a_store_with_history(self):
         store = Plain()
@@ -586,6 +605,12 @@ class TestEstimator:
         with pytest.raises(TypeError, match=rf", of type {type(wrong).__name__}, has no "):
             TokenWindowChatMemory(max_tokens=10, token_count_estimator=wrong)
 
+    def test_the_name_of_a_model_is_for_settings(self):
+        with pytest.raises(
+            TypeError, match=r"Settings take a model's name; here, write OpenAiTokenCountEstimator\(…\)"
+        ):
+            TokenWindowChatMemory(max_tokens=10, token_count_estimator="gpt-4o")  # type: ignore[arg-type]
+
     def test_options_are_keyword_only_and_unknown_ones_are_rejected(self):
         with pytest.raises(TypeError):
             MessageWindowChatMemory(10)
@@ -614,6 +639,45 @@ class TestStores:
         assert kept == {7: [U2]}
         assert store.kept == {}
 
+    @each_store
+    def test_what_needs_a_history_names_a_store_that_has_one(self, store_class):
+        memory = message_memory(store=store_class())
+        memory.add(U1, A1)
+
+        for verb in (
+            lambda: memory.rewind(1),
+            lambda: memory.switch(1),
+            lambda: memory.remove(1),
+            lambda: memory.evict(1),
+            memory.pop,
+            memory.turn(after=1).begin,
+        ):
+            with pytest.raises(NotImplementedError, match=r"^\w+ keeps no history; use DjangoChatMemoryStore\.$"):
+                verb()
+        assert memory.messages() == [U1, A1]
+
+    @given(
+        before=st.lists(st.sampled_from(POOL), max_size=8),
+        rounds=st.lists(st.lists(st.sampled_from(POOL), max_size=3), max_size=5),
+        limit=st.integers(2, 40),
+        build=st.sampled_from([message_memory, token_memory, additive_memory]),
+        options=st.sampled_from([{}, {"evict_to": 1}, {"always_keep_system_message_first": True}]),
+    )
+    def test_what_a_turn_saves_evicts_nothing_before_its_end(self, before, rounds, limit, build, options):
+        memory = build(limit, store=Plain(), **options)
+        memory.add(*before)
+        expected = memory.store.get_messages("default")
+
+        with memory.turn() as turn:
+            for messages in [[U3], *rounds]:
+                turn.add(*messages)
+                turn.save()
+                expected += messages
+            whole = memory.store.get_messages("default")
+
+        assert without_systems(whole) == without_systems(expected)  # a system message replaces the one before it
+        assert memory.store.get_messages("default") == memory.window().trim(whole)
+
     def test_a_single_slot_store_is_an_in_memory_store_except_for_its_key(self):
         """What the recorded windows show of the one holds for the other."""
 
@@ -622,8 +686,6 @@ class TestStores:
 
         assert SingleSlotChatMemoryStore.__bases__ == (InMemoryChatMemoryStore,)
         assert vars(SingleSlotChatMemoryStore).keys() - vars(Bare) == {"__init__", "_key"}
-        assert SingleSlotChatMemoryStore("mine", keep_history=True).keep_history
-        assert not SingleSlotChatMemoryStore("mine").keep_history
 
     @pytest.mark.parametrize("method", ["get_messages", "delete_messages"])
     def test_a_single_slot_store_rejects_other_ids(self, method):

@@ -132,6 +132,17 @@ class TestFilters:
         assert found(reader, flag="unarchived") == ["pinned", "plain"]
         assert found(reader, flag="?") == ["archived", "pinned", "plain"]
 
+    def test_filter_by_assistant(self, reader, settings):
+        for memory_id, name in (("plain", ""), ("one", "support"), ("other", "sales")):
+            conversation(U1, memory_id=memory_id)
+            Conversation.objects.filter(memory_id=memory_id).update(assistant=name)
+        assert found(reader, assistant="support") == ["one", "other", "plain"]  # the site has none by name
+        settings.CHATMEMORY["CHAT"] = {"ASSISTANTS": {"support": "of.support", "sales": "of.sales"}}
+
+        assert found(reader, assistant="support") == ["one"]
+        assert found(reader, assistant="/") == ["plain"]
+        assert found(reader, assistant="") == ["one", "other", "plain"]
+
     def test_a_conversation_without_a_title_is_named_by_the_beginning_of_its_last_message(self, reader):
         conversation(U1, AiMessage("x" * 1000), ToolExecutionResultMessage("1", "tool", "ok"), memory_id="a")
         conversation(U1, memory_id="b", title="Parcels")

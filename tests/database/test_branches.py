@@ -1,8 +1,7 @@
-"""Rewinding and branching a conversation: the same in every store that keeps a history."""
-
-import asyncio
+"""Rewinding and branching a conversation."""
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from chatmemory_django.core.branches import Tree, fork_point
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
@@ -17,7 +16,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, MemoryStatus, Message
 from chatmemory_django.signals import messages_evicted
-from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore, SingleSlotChatMemoryStore
+from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError, SimpleStoreAdapter
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS, JOINT
@@ -27,11 +26,9 @@ pytestmark = pytest.mark.django_db
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
 
 
-@pytest.fixture(
-    params=[DjangoChatMemoryStore, lambda: InMemoryChatMemoryStore(keep_history=True)], ids=["django", "in process"]
-)
-def store(request) -> ChatMemoryStore:
-    return request.param()
+@pytest.fixture
+def store() -> DjangoChatMemoryStore:
+    return DjangoChatMemoryStore()
 
 
 def memory_in(store: ChatMemoryStore, *messages: ChatMessage | str, size: int = 20, **options) -> ChatMemory:
@@ -258,9 +255,7 @@ class TestRewind:
 
     def test_every_method_has_an_async_version(self):
         async def converse() -> tuple[list[ChatMessage], ChatMessage | None]:
-            memory = MessageWindowChatMemory(
-                max_messages=9, id="a", store=SingleSlotChatMemoryStore("a", keep_history=True)
-            )
+            memory = MessageWindowChatMemory(max_messages=9, id="a", store=DjangoChatMemoryStore())
             await memory.aadd(UserMessage("one"), UserMessage("two"), UserMessage("three"))
             await memory.arewind(1)
             assert await memory.aswitch(2) == 3
@@ -268,7 +263,7 @@ class TestRewind:
             assert await memory.aevict(0) == []
             return await memory.amessages(), await memory.apop()
 
-        assert asyncio.run(converse()) == ([UserMessage("one"), UserMessage("three")], UserMessage("three"))
+        assert async_to_sync(converse)() == ([UserMessage("one"), UserMessage("three")], UserMessage("three"))
 
 
 class TestSwitch:
@@ -475,8 +470,6 @@ class TestPopAndRemove:
             assert texts(memory.messages()) == ["one", "two"]
             store.delete_messages("a")
             Conversation.objects.all().delete()
-            if isinstance(store, InMemoryChatMemoryStore):
-                store = InMemoryChatMemoryStore(keep_history=True)
 
     def test_remove_keeps_tool_results_by_default(self, store):
         call, result = AiMessage(tool_execution_requests=[CALL]), ToolExecutionResultMessage("1", "look", "x")
@@ -693,8 +686,7 @@ class TestTurns:
         memory.add(AiMessage("better"))
 
         assert texts(memory.messages()) == ["Be brief.", "other", "better"]
-        if isinstance(store, DjangoChatMemoryStore):
-            assert history() == ["Be brief.", "Be brief.", "other", "better"]
+        assert history() == ["Be brief.", "Be brief.", "other", "better"]
 
     @pytest.mark.django_db(transaction=True)
     def test_messages_that_stay_in_the_memory_are_not_signalled_as_evicted(self):

@@ -139,10 +139,11 @@ class TestRepeatedMessages:
     async def test_a_question_that_is_named_is_the_one_that_its_page_sends(self, chat, message_id):
         client = chat("One.", "Two.", "Three.")
         await client.say("First.", "u1")
+        shown = await client.messages()
 
-        await client.regenerate(message_id, messages=[user("Never arrived.", "u2")])
+        await client.regenerate(message_id, messages=[*shown, user("Never arrived.", "u2")])
         assert await client.texts() == ["First.", "One.", "Never arrived.", "Two."]
-        await client.regenerate(message_id, messages=[user("Edited.", "u2")])
+        await client.regenerate(message_id, messages=[*shown, user("Edited.", "u2")])
 
         assert await client.texts() == ["First.", "One.", "Edited.", "Three."]
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -24,18 +25,22 @@ from tests.quick import mostly_slow
 IS_SQLITE = settings.DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3"
 
 
+def database_url(folder: Path) -> str:
+    """Return the address of a database for other processes: an SQLite file in *folder*, or the test database."""
+    if IS_SQLITE:
+        return f"sqlite:///{folder / 'db.sqlite3'}"
+    database = connection.settings_dict
+    scheme = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
+    return (
+        f"{scheme}://{quote(database['USER'])}:{quote(database['PASSWORD'])}"
+        f"@{quote(database['HOST'])}:{database['PORT']}/{database['NAME']}"
+    )
+
+
 @pytest.fixture
 def worker(transactional_db, tmp_path) -> Callable[..., subprocess.Popen]:
     """Start ``tests.database.worker`` on a database shared with the others: an SQLite file, or the test database."""
-    if IS_SQLITE:
-        url = f"sqlite:///{tmp_path / 'db.sqlite3'}"
-    else:
-        database = connection.settings_dict
-        scheme = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
-        url = (
-            f"{scheme}://{quote(database['USER'])}:{quote(database['PASSWORD'])}"
-            f"@{quote(database['HOST'])}:{database['PORT']}/{database['NAME']}"
-        )
+    url = database_url(tmp_path)
 
     def start(*arguments: object) -> subprocess.Popen:
         return subprocess.Popen(

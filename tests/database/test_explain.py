@@ -14,7 +14,6 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
-from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.database import test_models
@@ -137,9 +136,9 @@ class TestAnotherLimit:
 class TestEveryStoreExplains:
     """``memory.explain()`` returns the recent history of all branches, followed by the memory."""
 
-    @pytest.fixture(params=["in memory", "django"])
-    def store(self, request):
-        return DjangoChatMemoryStore() if request.param == "django" else InMemoryChatMemoryStore(keep_history=True)
+    @pytest.fixture
+    def store(self):
+        return DjangoChatMemoryStore()
 
     @pytest.fixture
     def memory(self, store):
@@ -254,9 +253,9 @@ class TestEveryStoreExplains:
 
     def test_a_conversation_of_another_user_is_not_explained(self, memory, django_user_model):
         memory.add(*numbered(1))
-        if isinstance(memory.store, DjangoChatMemoryStore):
-            memory.store = DjangoChatMemoryStore(owner=django_user_model.objects.create_user("bob"))
-            assert memory.explain() == []
+        memory.store = DjangoChatMemoryStore(owner=django_user_model.objects.create_user("bob"))
+
+        assert memory.explain() == []
 
     @pytest.mark.django_db(transaction=True)
     def test_the_async_version_returns_the_same(self, memory):

@@ -227,8 +227,12 @@ class TestCopiedMessages:
         conversation = Conversation.objects.create(
             memory_id="source", owner=ann, title="Parcels", metadata={"topic": [1]}, is_pinned=True, is_archived=True
         )
+        Conversation.objects.update(assistant="support")
+        conversation.refresh_from_db()
 
         fork = operations.fork(conversation)
+
+        assert fork.assistant == "support"
 
         assert (fork.owner, fork.title, fork.metadata) == (ann, "Parcels", {"topic": [1]})
         assert (fork.is_pinned, fork.is_archived, len(fork.memory_id)) == (False, False, 36)

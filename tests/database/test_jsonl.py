@@ -133,7 +133,7 @@ class TestRoundTrip:
         with contextlib.suppress(ConnectionError):
             make()
         Conversation.objects.update(
-            title="京都 😀", metadata={"tags": ["a"], "n": 1.5}, is_pinned=True, is_archived=True
+            title="京都 😀", metadata={"tags": ["a"], "n": 1.5}, is_pinned=True, is_archived=True, assistant="support"
         )
         Message.objects.filter(sequence=2).update(client_message_id="msg_7 é", metadata={"model": "m"})
         before = everything("a")

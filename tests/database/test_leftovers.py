@@ -6,13 +6,12 @@ import random
 from string import ascii_lowercase
 
 import pytest
-from django.apps import apps
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.utils import timezone
 
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, finding
 from chatmemory_django.provider import get_chat_memory
 from tests.leftovers import leftovers
 
@@ -70,7 +69,7 @@ def test_a_table_that_no_model_has_is_searched(text):
             cursor.execute("DROP TABLE unheard_of")
 
 
-@pytest.mark.skipif(not apps.is_installed("chatmemory_django.search"), reason="It is of the site with an index.")
+@pytest.mark.skipif(finding.index is None, reason="It is of the site with an index.")
 def test_a_text_is_found_in_an_index(text):
     get_chat_memory("c").add(UserMessage(text))
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -11,6 +12,7 @@ from django.test import RequestFactory
 
 from chatmemory_django.chat.answers.questions import Question, question_again
 from chatmemory_django.chat.http import views
+from chatmemory_django.chat.work import ChatWork
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from tests.quick import mostly_slow
@@ -120,11 +122,16 @@ def _handler_reads() -> int:
         return sum(int(value) for _, value in cursor.fetchall())
 
 
+def answer_of(conversation: Conversation, sequence: int) -> object:
+    order: Any = SimpleNamespace(memory_id=conversation.memory_id, owner=None)
+    return ChatWork(lambda: order, "", f"m{sequence}")._stored_message(order)
+
+
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
     "the newest messages": lambda ann, it, length: views._messages(
         RequestFactory().get("/"), it.memory_id, ann, it.memory_id, is_answering=False
     ),
-    "an answer": lambda ann, it, length: views._message(SimpleNamespace(memory_id=it.memory_id), f"m{length}", None),
+    "an answer": lambda ann, it, length: answer_of(it, length),
     "the newest question": lambda ann, it, length: question_again(it, None, Question(None)),
     "the question of an answer": lambda ann, it, length: question_again(it, f"m{length}", Question(None)),
     "the alternatives of an answer": lambda ann, it, length: list(it.alternatives(length)),
@@ -134,7 +141,7 @@ LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
 
 @pytest.mark.parametrize("name", mostly_slow(LOOKS))
 def test_lookups_do_not_read_the_whole_history(monkeypatch, histories, ann, name):
-    monkeypatch.setattr(views, "_entered", lambda request, chat_id: (ann, chat_id))
+    monkeypatch.setattr(views, "entered", lambda request, chat_id: (ann, chat_id))
     short, long = (
         read_by(lambda it=it, length=length: LOOKS[name](ann, it, length))
         for it, length in zip(histories, (SHORT, LONG), strict=True)

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from chatmemory_django.chat.answers.recall import tools
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.tools import Tool
+from chatmemory_django.core.excerpts import ELLIPSIS, MAX_SNIPPET
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import (
@@ -28,7 +29,6 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.recall import MAX_BESIDE, MAX_FOUND, MAX_TEXT, MAX_TITLE, Recall
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.search.excerpts import ELLIPSIS, MAX_SNIPPET
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.faces.chat.scripted import ScriptedModel, calling
 
@@ -133,8 +133,7 @@ class TestSearch:
         assert read(Recall(ann), "branched") == ["Hello"]
 
     def test_hits_in_the_present_conversation_do_not_displace_earlier_ones(self, ann, monkeypatch):
-        monkeypatch.setattr("chatmemory_django.search.ranking.RANKED", 3)
-        monkeypatch.setattr("chatmemory_django.search.postgresql.RANKED", 3)
+        monkeypatch.setattr("chatmemory_django.models.finding.RANKED", 3)
         say("old", ann)
         say("present", ann, *(UserMessage(f"hazelnuts {number}") for number in range(9)))
 

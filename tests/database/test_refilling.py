@@ -1,4 +1,4 @@
-"""A window that grew is filled again, with what a smaller limit had evicted: the same in every store with a history."""
+"""A window that grew is filled again, with what a smaller limit had evicted."""
 
 from __future__ import annotations
 
@@ -40,13 +40,9 @@ CALL = AiMessage("look", tool_execution_requests=[ToolExecutionRequest("1", "loo
 RESULT = ToolExecutionResultMessage("1", "look", "found")
 
 
-def history_in_process() -> ChatMemoryStore:
-    return InMemoryChatMemoryStore(keep_history=True)
-
-
-@pytest.fixture(params=[DjangoChatMemoryStore, history_in_process], ids=["django", "in process"])
-def store(request) -> ChatMemoryStore:
-    return request.param()
+@pytest.fixture
+def store() -> DjangoChatMemoryStore:
+    return DjangoChatMemoryStore()
 
 
 def memory_in(store: ChatMemoryStore, size: int, *messages: ChatMessage | str | int, **options) -> ChatMemory:

@@ -21,9 +21,10 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation
-from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS
+from tests.reference_store import ReferenceStore
 from tests.strategies import IN_DATABASE
 
 pytestmark = pytest.mark.django_db
@@ -267,8 +268,8 @@ class Walk:
 
 
 @given(steps=st.lists(STEPS, max_size=20), unit=st.sampled_from([1, 5]), has_mark=st.booleans())
-def test_a_memory_in_this_process_is_what_plain_lists_are(steps, unit, has_mark):
-    follow(Walk(InMemoryChatMemoryStore(keep_history=True), unit, has_mark), steps)
+def test_a_memory_without_a_database_is_what_plain_lists_are(steps, unit, has_mark):
+    follow(Walk(ReferenceStore(), unit, has_mark), steps)
 
 
 @pytest.mark.slow

@@ -93,6 +93,8 @@ class TestList:
             ({"is_pinned": "true"}, ["b"]),
             ({"is_pinned": "0"}, ["a"]),
             ({"is_archived": "True"}, ["a"]),
+            ({"assistant": "support"}, ["b"]),
+            ({"assistant": "Support"}, []),
             ({"title": "a", "search": "lisbon", "metadata": "topic:travel"}, ["b"]),
         ],
     )
@@ -103,7 +105,9 @@ class TestList:
         metadata = {"topic": "travel", "stars": 5, "read": True, "nobody": None, "7": "seven", 'a"]-.b': "c",
                     "stadt": "Zürich", "url": "https://x"}  # fmt: skip
         Conversation.objects.filter(memory_id="a").update(title="My parcel", updated_at=long_ago, is_archived=True)
-        Conversation.objects.filter(memory_id="b").update(title="a", metadata=metadata, is_pinned=True)
+        Conversation.objects.filter(memory_id="b").update(
+            title="a", metadata=metadata, is_pinned=True, assistant="support"
+        )
 
         assert listed(api, **query) == found
 

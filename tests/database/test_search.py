@@ -1,4 +1,4 @@
-"""Search: matches, order and visibility, the same with and without the app ``chatmemory_django.search``."""
+"""Search: matches, order and visibility, the same with and without the app ``chatmemory_django.contrib.search``."""
 
 import datetime
 import re
@@ -6,25 +6,23 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection
 from django.utils import timezone
 
+from chatmemory_django.core.excerpts import MAX_EXCERPTED
+from chatmemory_django.core.terms import MAX_SEARCH, MAX_TERMS, terms_of
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, finding
 from chatmemory_django.operations import export_lines, import_lines
 from chatmemory_django.operations.searching import find_messages
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.search import ranking
-from chatmemory_django.search.excerpts import MAX_EXCERPTED
-from chatmemory_django.search.terms import MAX_SEARCH, MAX_TERMS, terms_of
 
 # InnoDB's FULLTEXT only indexes committed rows.
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HAS_INDEX = apps.is_installed("chatmemory_django.search")
+HAS_INDEX = finding.index is not None
 
 
 def say(*texts, memory_id="c", owner=None):
@@ -214,7 +212,7 @@ class TestOrder:
         assert isinstance(rows[0].rank, float)
 
     def test_of_too_many_matches_only_the_newest_are_ranked(self, monkeypatch):
-        monkeypatch.setattr(ranking, "RANKED", 2)
+        monkeypatch.setattr(finding, "RANKED", 2)
         say("parcel parcel", *["a parcel"] * 3)
 
         if not (connection.vendor == "postgresql" and HAS_INDEX):
@@ -244,7 +242,7 @@ class TestVisibility:
         assert found("parcel", owner=AnonymousUser()) == []
 
     def test_matches_of_others_do_not_displace_those_of_an_owner(self, ann, bob, monkeypatch):
-        monkeypatch.setattr(ranking, "RANKED", 2)
+        monkeypatch.setattr(finding, "RANKED", 2)
         say("ann's parcel", memory_id="a", owner=ann)
         say(*["bob's parcel"] * 9, memory_id="b", owner=bob)
 
@@ -353,8 +351,9 @@ class TestConversations:
     )
     def conversations(self, request, monkeypatch):
         sample, common = request.param
-        monkeypatch.setattr("chatmemory_django.models.conversations.SAMPLE", sample)
-        monkeypatch.setattr("chatmemory_django.models.conversations.COMMON", common)
+        if HAS_INDEX:
+            monkeypatch.setattr("chatmemory_django.contrib.search.postgresql.SAMPLE", sample)
+            monkeypatch.setattr("chatmemory_django.contrib.search.postgresql.COMMON", common)
         say("Where is my parcel?", "parcels parcel", memory_id="one")
         say("a letter", memory_id="parcel-2")
         say("a letter", memory_id="three")

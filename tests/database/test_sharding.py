@@ -41,7 +41,7 @@ if not URL.startswith("sqlite"):  # the options for SQLite are those of the exam
 SERVER = DATABASES["default"]
 DATABASES = {alias: database(alias) for alias in ALIASES}
 INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
-INSTALLED_APPS += ["shards", "chatmemory_django.encryption"]
+INSTALLED_APPS += ["shards", "chatmemory_django.contrib.encryption"]
 DATABASE_ROUTERS = ["shards.routing.ShardRouter"]
 MIDDLEWARE += ["shards.routing.shard_middleware"]
 ALLOWED_HOSTS = ["testserver"]
@@ -77,7 +77,7 @@ from django.test import AsyncClient, Client
 from django.test.utils import setup_databases, teardown_databases
 from rest_framework.authtoken.models import Token
 from chatmemory_django.chat.models import AnswerChunk, Run
-from chatmemory_django.encryption.models import OwnerKey
+from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.messages import Image, ImageContent, TextContent
 from chatmemory_django.chat.models import CallSum, ModelCall
 from chatmemory_django.models import MediaFile

@@ -1,4 +1,4 @@
-"""After any sequence of operations, both stores are as the oracle; see ``tests.oracle``."""
+"""After any sequence of operations, stores are as the oracle; see ``tests.oracle``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, MediaReference, Message
 from chatmemory_django.operations import fork, move_files
 from chatmemory_django.operations.whole import as_kept
-from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
 from tests.oracle import MissingError, Oracle, Window
 from tests.pictures import assert_consistent, custom, picture, use_storage
+from tests.reference_store import ReferenceStore
 from tests.strategies import IN_DATABASE
 
 CALL = ToolExecutionRequest(id="1", name="look", arguments="{}")
@@ -67,10 +68,10 @@ OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
 """The reasons for which a message is not in the memory."""
 
 
-class InThisProcess(RuleBasedStateMachine):
-    """The in-process store, alone: the rules of branches and windows are quick to try."""
+class InPlainDicts(RuleBasedStateMachine):
+    """The reference store: without a database, the rules of branches and windows are quick to try."""
 
-    classes: tuple[type[ChatMemoryStore], ...] = (InMemoryChatMemoryStore,)
+    store_class: type[ChatMemoryStore] = ReferenceStore
 
     @initialize(
         keep_history=st.sampled_from([True, True, True, False]),
@@ -89,11 +90,11 @@ class InThisProcess(RuleBasedStateMachine):
         self.limit = limit
         self.system_first = system_first
         self.oracle = Oracle()
-        self.stores = [store(keep_history=keep_history) for store in self.classes]
+        self.store = self.store_class(keep_history=keep_history)
         self.rebuild()
 
     def rebuild(self) -> None:
-        self.memories = [self.build(store) for store in self.stores]
+        self.memory = self.build(self.store)
 
     def build(self, store: ChatMemoryStore) -> ChatMemory:
         options = {
@@ -121,11 +122,10 @@ class InThisProcess(RuleBasedStateMachine):
         return (self.low or self.limit) - 1
 
     def do(self, expected: Callable[[Oracle], Any], actual: Callable[[ChatMemory], Any]) -> None:
-        """Do the same to the oracle and the stores, which must return the same."""
+        """Do the same to the oracle and the store, which must return the same."""
         outcome = outcome_of(expected, self.oracle)
         self.forget(self.oracle)
-        for memory in self.memories:
-            assert outcome_of(actual, memory) == outcome, memory.store
+        assert outcome_of(actual, self.memory) == outcome
 
     def forget(self, oracle: Oracle) -> None:
         if not self.keeps_history:
@@ -304,32 +304,32 @@ class InThisProcess(RuleBasedStateMachine):
         self.rebuild()
 
     @invariant()
-    def both_send_the_same(self):
+    def it_sends_the_same(self):
         if not hasattr(self, "oracle"):
             return
         shown = self.oracle.seen(self.window).memory_messages()
-        for memory in self.memories:
-            assert memory.messages() == shown
-            explained = memory.explain(EVERYTHING)
-            # No file is read to explain where messages are.
-            kept = as_kept if isinstance(memory.store, DjangoChatMemoryStore) else lambda message: message
-            assert [each.sent for each in explained if each.is_sent] == list(map(kept, shown))
-            remembered = [(each.sequence, each.message) for each in explained if each.reason not in OUT]
-            # In the order in which it is sent: as it is read, a system message can lead that does not lead as stored.
-            filled = self.oracle.filled_again(self.window)
-            expected = [(sequence, kept(message)) for sequence, message in memory_of(filled)]
-            assert sorted(remembered, key=itemgetter(0)) == sorted(expected, key=itemgetter(0))
-            assert memory.store.get_messages(self.memory_id) == self.oracle.memory_messages()
-            if self.keeps_history:
-                assert pending_in(memory) == self.oracle.pending()
-                off_path = {each.sequence for each in explained if each.reason == Reason.OFF_PATH}
-                assert off_path == self.oracle.parents.keys() - self.oracle.path()
+        memory = self.memory
+        assert memory.messages() == shown
+        explained = memory.explain(EVERYTHING)
+        # No file is read to explain where messages are.
+        kept = as_kept if isinstance(memory.store, DjangoChatMemoryStore) else lambda message: message
+        assert [each.sent for each in explained if each.is_sent] == list(map(kept, shown))
+        remembered = [(each.sequence, each.message) for each in explained if each.reason not in OUT]
+        # In the order in which it is sent: as it is read, a system message can lead that does not lead as stored.
+        filled = self.oracle.filled_again(self.window)
+        expected = [(sequence, kept(message)) for sequence, message in memory_of(filled)]
+        assert sorted(remembered, key=itemgetter(0)) == sorted(expected, key=itemgetter(0))
+        assert memory.store.get_messages(self.memory_id) == self.oracle.memory_messages()
+        if self.keeps_history:
+            assert pending_in(memory) == self.oracle.pending()
+            off_path = {each.sequence for each in explained if each.reason == Reason.OFF_PATH}
+            assert off_path == self.oracle.parents.keys() - self.oracle.path()
 
 
-class InTheDatabase(InThisProcess):
-    """The Django store as well, with its tables, its files and forks."""
+class InTheDatabase(InPlainDicts):
+    """The store in the database, with its tables, its files and forks."""
 
-    classes = (DjangoChatMemoryStore, InMemoryChatMemoryStore)
+    store_class = DjangoChatMemoryStore
 
     @precondition(lambda self: self.keeps_history and self.oracle.next > 1)
     @rule(data=st.data(), is_whole=st.booleans(), message=st.sampled_from(POOL))
@@ -337,15 +337,14 @@ class InTheDatabase(InThisProcess):
         """Fork the conversation, and go on in the copy."""
         through = None if is_whole else self.some_sequence(data)
         to = self.some_sequence(data)
-        memory = self.memories[0]
         conversation = Conversation.objects.get(memory_id=self.memory_id)
         copy = self.oracle.forked(through, self.window) if through in {None, 0, *self.oracle.history()} else None
         try:
-            forked = fork(conversation, through=through, window=memory.window())
+            forked = fork(conversation, through=through, window=self.memory.window())
         except MessageNotFoundError:
             assert copy is None
             return
-        other = self.build(memory.store)
+        other = self.build(self.store)
         other.id = forked.memory_id
         self.check_fork(other, copy)
         assert other.add(message) == copy.add([message], self.window)
@@ -379,7 +378,7 @@ class InTheDatabase(InThisProcess):
         if conversation is None:
             assert oracle.next == 1
             return
-        assert memory_in_tables(self.memories[0]) == kept_of(oracle)
+        assert memory_in_tables(self.memory) == kept_of(oracle)
         assert [row.sequence for row in conversation.history()] == oracle.path()
         assert [row.sequence for row in conversation.history(all_branches=True)] == sorted(oracle.history())
         stored = {row.sequence: row for row in conversation.messages.all()}
@@ -392,7 +391,7 @@ class InTheDatabase(InThisProcess):
                 assert nothing == ("", None, None, None, None, "")
         if self.keeps_history:
             assert list(stored) == list(range(1, oracle.next))
-            assert tree_in_tables(self.memories[0]) == tree_of(oracle)
+            assert tree_in_tables(self.memory) == tree_of(oracle)
             assert conversation.total_messages == len(oracle.parents)
         else:
             assert stored.keys() - oracle.memory() == {each for each in stored if each not in oracle.messages}
@@ -463,8 +462,8 @@ def note_no_failure(memory: ChatMemory) -> None:
     """Let the next summary be as if the one before it had not failed: what follows failures has tests of its own."""
     if isinstance(memory.store, DjangoChatMemoryStore):
         Conversation.objects.filter(memory_id=memory.id).update(summary_failure=None)
-    elif memory.id in memory.store._conversations:
-        memory.store._conversations[memory.id].failure = None
+    elif memory.id in memory.store.conversations:
+        memory.store.conversations[memory.id].failure = None
 
 
 def pending_in(memory: ChatMemory) -> list[int]:
@@ -556,12 +555,12 @@ def turn_of_the_oracle(
     return seen
 
 
-def test_the_in_process_store_does_what_the_oracle_does():
-    run_state_machine_as_test(InThisProcess)
+def test_the_rules_do_what_the_oracle_does():
+    run_state_machine_as_test(InPlainDicts)
 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_both_stores_do_what_the_oracle_does(settings):
+def test_the_store_in_the_database_does_what_the_oracle_does(settings):
     use_storage(settings)
     run_state_machine_as_test(InTheDatabase, settings=IN_DATABASE)

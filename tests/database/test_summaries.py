@@ -31,6 +31,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.database.interleaving import another_writer
 from tests.estimators import ADDITIVE_WORDS, JOINT
+from tests.reference_store import ReferenceStore
 
 pytestmark = pytest.mark.django_db
 CONCISE = SystemMessage("Be concise.")
@@ -61,9 +62,9 @@ def numbered(*numbers: int) -> list[UserMessage]:
     return [UserMessage(str(number)) for number in numbers]
 
 
-@pytest.fixture(params=["in memory", "django"])
-def store(request):
-    return DjangoChatMemoryStore() if request.param == "django" else InMemoryChatMemoryStore(keep_history=True)
+@pytest.fixture
+def store():
+    return DjangoChatMemoryStore()
 
 
 @pytest.fixture
@@ -345,18 +346,11 @@ class TestErrors:
         with pytest.raises(ValueError, match="store must keep the history"):
             memory()
 
-    def test_without_a_store_it_keeps_its_own_history(self, summarizer):
-        talk = SummarizingChatMemory(
-            max_tokens=19,
-            token_count_estimator=ADDITIVE_WORDS,
-            summarize=summarizer,
-            summary_tokens=6,
-            after_tokens=8,
-        )
-
-        talk.add(*numbered(1, 2, 3, 4, 5, 6))
-
-        assert talk.messages() == [SystemMessage("until 2"), *numbered(5, 6)]
+    @pytest.mark.parametrize("store", [None])
+    def test_it_does_not_do_without_a_store(self, memory):
+        error = r"as DjangoChatMemoryStore\(keep_history=True\) does, .*; SingleSlotChatMemoryStore\(\) does not\.$"
+        with pytest.raises(ValueError, match=error):
+            memory()
 
 
 class TestBranches:
@@ -701,10 +695,7 @@ def again(talk, summarizer) -> SummarizingChatMemory:
 
 def where(talk, number: int) -> int:
     """Return the sequence of *message*."""
-    if isinstance(talk.store, DjangoChatMemoryStore):
-        return Conversation.objects.get().messages.get(text=str(number), in_history=True).sequence
-    rows = talk.store._conversations[talk.id].rows
-    return next(key for key, row in rows.items() if row.message == UserMessage(str(number)))
+    return Conversation.objects.get().messages.get(text=str(number), in_history=True).sequence
 
 
 def newest(talk) -> int:
@@ -718,7 +709,7 @@ class TestSummarizingOnAdd:
 
     @pytest.fixture
     def store(self):
-        return InMemoryChatMemoryStore(keep_history=True)  # The database store waits for the commit, see below.
+        return ReferenceStore()  # the store in the database waits for the commit, see below
 
     def test_it_is_summarized_in_the_same_call(self, talk):
         talk.add(*numbered(1, 2, 3, 4, 5, 6))

@@ -1,4 +1,4 @@
-"""What was cleared stays away, and what was removed is gone: the same in every store that keeps a history."""
+"""What was cleared stays away, and what was removed is gone."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, Summar
 from chatmemory_django.messages import AiMessage, ChatMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
-from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS
 
@@ -16,11 +16,9 @@ pytestmark = pytest.mark.django_db
 SUMMARY = "until 5"
 
 
-@pytest.fixture(
-    params=[DjangoChatMemoryStore, lambda: InMemoryChatMemoryStore(keep_history=True)], ids=["django", "in process"]
-)
-def store(request) -> ChatMemoryStore:
-    return request.param()
+@pytest.fixture
+def store() -> DjangoChatMemoryStore:
+    return DjangoChatMemoryStore()
 
 
 def memory_in(store: ChatMemoryStore, *messages: ChatMessage | str, size: int = 20) -> ChatMemory:
@@ -55,11 +53,8 @@ def texts(messages: list[ChatMessage]) -> list[str]:
     return [message.single_text if isinstance(message, UserMessage) else message.text for message in messages]
 
 
-def summaries(store: ChatMemoryStore) -> list[str]:
+def summaries() -> list[str]:
     """Return what is left of all summaries of the conversation, in use or not."""
-    if isinstance(store, InMemoryChatMemoryStore):
-        rows = store._conversations["a"].rows.values()
-        return [row.message.text for row in rows if not row.in_history and isinstance(row.message, SystemMessage)]
     rows = Message.objects.filter(in_history=False).order_by("sequence")
     return [row.text for row in rows if row.text]
 
@@ -191,8 +186,6 @@ class TestClear:
         assert memory.messages() == []
 
     def test_a_fork_is_cleared_in_the_same_places(self, store):
-        if not isinstance(store, DjangoChatMemoryStore):
-            pytest.skip("Forks are made in the database.")
         memory = memory_in(store, "one", "two", "three")
         memory.pop()
         memory.clear()
@@ -216,11 +209,11 @@ class TestClear:
         memory.rewind(4)
         memory.add(*map(UserMessage, "abcdef"))
         memory.summarize()
-        assert len(summaries(store)) > 2
+        assert len(summaries()) > 2
 
         memory.clear()
 
-        assert summaries(store) == []
+        assert summaries() == []
 
     def test_after_a_set_the_summary_of_that_time_returns(self, store):
         memory = summarizing(store, *"123456789")
@@ -305,13 +298,12 @@ class TestOrder:
         assert texts([each.message for each in memory.explain() if each.is_sent])[:2] == ["new", SUMMARY]
 
     def test_forks_and_rows_have_the_same_order(self, memory):
-        if isinstance(memory.store, DjangoChatMemoryStore):
-            conversation = Conversation.objects.get()
+        conversation = Conversation.objects.get()
 
-            copy = fork(conversation, "copy")
+        copy = fork(conversation, "copy")
 
-            assert [row.text for row in conversation.memory()][:2] == ["new", SUMMARY]
-            assert [row.text for row in copy.memory()][:2] == ["new", SUMMARY]
+        assert [row.text for row in conversation.memory()][:2] == ["new", SUMMARY]
+        assert [row.text for row in copy.memory()][:2] == ["new", SUMMARY]
 
     def test_the_first_to_be_evicted_is_the_system_message(self, memory):
         memory.evict(1)
@@ -369,44 +361,44 @@ class TestRemoved:
         memory.remove(2)
 
         assert texts(memory.messages()) == ["6", "7"]
-        assert summaries(store) == []
+        assert summaries() == []
 
     def test_summaries_of_it_are_emptied_on_every_branch(self, store):
         memory = summarizing(store, *"123456789")
         memory.rewind(2)
         memory.add(*map(UserMessage, "abcdef"))
         memory.summarize()
-        assert len(summaries(store)) > 2
+        assert len(summaries()) > 2
 
         memory.remove(1)
 
-        assert summaries(store) == []
+        assert summaries() == []
 
     def test_summaries_that_do_not_cover_it_stay(self, store):
         memory = summarizing(store, *"123456789")
-        before = summaries(store)
+        before = summaries()
 
         memory.pop()
 
-        assert summaries(store) == before != []
+        assert summaries() == before != []
 
     def test_the_older_summaries_from_which_one_grew_are_emptied_with_it(self, store):
         memory = summarizing(store, *"123456789")
-        assert len(summaries(store)) > 1
+        assert len(summaries()) > 1
 
         memory.remove(5)
 
-        assert summaries(store) == []
+        assert summaries() == []
 
     def test_what_was_set_afterwards_is_not_covered(self, store):
         memory = memory_in(store, "before")
         memory.set([UserMessage("another memory")])
         talk = summarizing(store, *"1234567")
-        before = summaries(store)
+        before = summaries()
 
         talk.remove(1)
 
-        assert summaries(store) == before != []
+        assert summaries() == before != []
 
     def test_the_next_summary_is_made_of_what_is_left(self, store):
         memory = summarizing(store, *"1234567")

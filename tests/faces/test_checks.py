@@ -12,6 +12,7 @@ import chatmemory_django
 from chatmemory_django import checks, conf
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.checks import check_databases, check_settings
+from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
@@ -178,7 +179,7 @@ class TestEachCheck:
         assert message.id == "chatmemory.E002"
         assert message.msg.startswith("CHATMEMORY['MEMORY'] must be a dict with a 'CLASS', a function")
         assert message.msg.endswith(f"not {given!r}.")
-        assert repr(conf.DEFAULT_MEMORY) in message.hint
+        assert repr(conf.General.MEMORY) in message.hint
 
     @pytest.mark.parametrize(
         "path",
@@ -308,7 +309,7 @@ class TestEachCheck:
         [message] = found(settings, MEDIA_MISSING="ignore")
 
         assert (type(message), message.id) == (Error, "chatmemory.E083")
-        assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be 'error' or 'placeholder', not 'ignore'."
+        assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be one of 'error', 'placeholder', not 'ignore'."
 
     def test_E084_the_storage_of_files_does_not_sign_addresses(self, settings):
         backend = "django.core.files.storage.FileSystemStorage"
@@ -340,6 +341,19 @@ class TestEachCheck:
         assert "pip install 'chatmemory_django[offline]'" in message.hint
         assert "TIKTOKEN_CACHE_DIR" in message.hint
 
+    def test_E011_no_sql_is_written_for_the_database(self, monkeypatch):
+        monkeypatch.setattr(checks.connections["default"], "vendor", "oracle")
+        monkeypatch.setattr(checks.connections["default"], "display_name", "Oracle")
+
+        [message] = check_databases()
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E011"
+        assert message.msg == (
+            "DATABASES['default'], which stores conversations, is Oracle, in whose SQL nothing here is written: its "
+            "vendor must be one of postgresql, sqlite, mysql, not 'oracle'."
+        )
+
     @pytest.mark.parametrize(
         ("options", "mode"),
         [({}, "DEFERRED"), ({"timeout": 20}, "DEFERRED"), ({"transaction_mode": "DEFERRED"}, "DEFERRED")],
@@ -362,7 +376,7 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                "The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, ENCRYPTION, KEEP_HISTORY, "
+                f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, {Encryption.key}, KEEP_HISTORY, "
                 "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, MEDIA_QUOTA, "
                 "MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST, RETENTION.",
             ),
@@ -375,7 +389,7 @@ class TestEachCheck:
         assert isinstance(message, Warning)
         assert message.id == "chatmemory.W002"
         assert message.msg == f"CHATMEMORY has no setting {name!r}, so it has no effect."
-        assert message.hint == hint
+        assert message.hint == f"{hint} If it is an app's, add that to INSTALLED_APPS."
 
     def test_W003_the_encoding_will_be_downloaded(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)
@@ -390,7 +404,7 @@ class TestEachCheck:
     def test_several_errors_are_reported_at_once(self, settings):
         wrong = found(settings, MEMORY=5, KEEP_HISTORY=1, ALLOW_NETWORK=1, MAX_MESSAGE_BYTES=0, OTHER=1)
 
-        assert [message.id.rpartition(".")[2] for message in wrong] == ["W002", "E002", "E005", "E006", "E007"]
+        assert [message.id.rpartition(".")[2] for message in wrong] == ["W002", "E006", "E005", "E007", "E002"]
 
     @pytest.mark.parametrize("rest", [None, [], "on"], ids=repr)
     def test_E021_rest_is_not_a_dict(self, settings, rest):
@@ -401,7 +415,7 @@ class TestEachCheck:
 
     @pytest.mark.parametrize("value", [0, -1, None, "5", True, 1.5], ids=repr)
     def test_E022_a_number_of_the_rest_api_is_invalid(self, settings, value):
-        numbers = {name for name, default in conf.DEFAULT_REST.items() if isinstance(default, int)}
+        numbers = {name for name, default in conf.Rest.defaults().items() if isinstance(default, int)}
         for name in numbers - ({"NUM_PROXIES"} if value == 0 else set()):
             (error,) = found(settings, REST={name: value})
 

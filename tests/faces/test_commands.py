@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection, models
@@ -25,7 +24,7 @@ from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, Message, remains
+from chatmemory_django.models import Conversation, Message, finding, remains
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding
@@ -142,7 +141,7 @@ class TestPrune:
             run("prune_chatmemory")
         assert found.value.returncode == 2
 
-    @pytest.mark.skipif(apps.is_installed("chatmemory_django.search"), reason="It is of sites without an index.")
+    @pytest.mark.skipif(finding.index is not None, reason="It is of sites without an index.")
     def test_prune_cannot_remove_words_from_an_index_that_is_not_there(self):
         with pytest.raises(CommandError, match="There is no search index"):
             run("prune_chatmemory", "--search-index")
@@ -173,7 +172,7 @@ class TestPrune:
         key = a_conversation("c").pk
         for age in (61, 59):
             moment = timezone.now() - timedelta(seconds=age)
-            moments = {"lease": moment, "created_at": moment, "ended_at": moment}
+            moments = {"lease": moment, "listened_at": moment, "created_at": moment, "ended_at": moment}
             Run.objects.create(conversation_id=key, fence=age, state=Run.State.DONE, **moments)
 
         run("prune_chatmemory", "--idle", 9, "--dry-run")

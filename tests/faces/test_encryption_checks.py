@@ -4,10 +4,9 @@ import base64
 import importlib.util
 
 import pytest
-from django.apps import apps
 from django.core.checks import CheckMessage
 
-from chatmemory_django.encryption import checks
+from chatmemory_django.contrib.encryption import checks
 
 pytest.importorskip("cryptography")
 
@@ -71,14 +70,6 @@ def test_E054_the_class_is_none_of_keys(settings, path):
     [message] = found(settings, {"KEYS": [KEY], "CLASS": path})
 
     assert message.id == "chatmemory.E054"
-
-
-def test_E055_the_search_is_installed_beside_it(settings, monkeypatch):
-    monkeypatch.setattr(apps, "is_installed", {"chatmemory_django.search"}.__contains__)
-
-    [message] = found(settings, {"KEYS": [KEY]})
-
-    assert message.id == "chatmemory.E055"
 
 
 def test_E056_the_package_is_missing(settings, monkeypatch):

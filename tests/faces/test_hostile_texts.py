@@ -7,10 +7,10 @@ import pytest
 from chatmemory_django.admin.media import is_link
 from chatmemory_django.core.media import file_of
 from chatmemory_django.core.shown import visible
+from chatmemory_django.core.terms import terms_of
 from chatmemory_django.formats.openai_files import to_image
 from chatmemory_django.messages import Image
 from chatmemory_django.rest.fields import _located
-from chatmemory_django.search.terms import terms_of
 from chatmemory_django.tokens.openai import _PIECE
 from tests.quick import mostly_slow
 

@@ -20,6 +20,7 @@ from tests.estimators import ADDITIVE_WORDS
 U1, A1, U2 = UserMessage("one"), AiMessage("hello"), UserMessage("two")
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
+A_DICT = {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 7}}
 
 
 def by_id(memory_id: object) -> dict:
@@ -91,9 +92,9 @@ class TestSettings:
         assert get_chat_memory("abcd").window().limit == 4
 
     def test_the_path_of_a_dict_is_supported(self, settings):
-        settings.CHATMEMORY = {"MEMORY": "chatmemory_django.conf.DEFAULT_MEMORY"}
+        settings.CHATMEMORY = {"MEMORY": f"{__name__}.A_DICT"}
 
-        assert get_chat_memory("a").window().limit == 20
+        assert get_chat_memory("a").window().limit == 7
 
     def test_settings_are_read_each_time(self, settings):
         settings.CHATMEMORY = {"MEMORY": {"CLASS": MESSAGE_WINDOW, "OPTIONS": {"max_messages": 1}}}

@@ -186,8 +186,6 @@ def test_of_the_rest_api(ann: User, client: Client, monkeypatch: pytest.MonkeyPa
 def test_of_the_admin(ann: User, client: Client, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]):
     get_chat_memory("c1", owner=ann).add(UserMessage(SECRET))
     row = Message.objects.get()
-    monkeypatch.setattr("chatmemory_django.admin.conversations.downloads.attachment", fails, raising=False)
-    monkeypatch.setattr("chatmemory_django.admin.conversations.pages.json_page", fails, raising=False)
     monkeypatch.setattr(Message, "chat_message", property(fails))
     client.force_login(ann)
     client.raise_request_exception = False

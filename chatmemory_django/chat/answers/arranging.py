@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -121,11 +122,13 @@ class Arranged:
         self._has_tools = RESULT in types or any(map(attrgetter("calls_tools"), memory))
         if self._has_tools:
             parts = list(_paired(parts, window, pending))
-        first = 0
-        for part in parts:
-            if part.key >= begun and not _is_result(part):  # a result belongs where its call is
-                break
-            first += 1
+            first = next(
+                # A result belongs where its call is.
+                (index for index, part in enumerate(parts) if part.key >= begun and not _is_result(part)),
+                len(parts),
+            )
+        else:
+            first = bisect_left(parts, begun, key=attrgetter("key"))
         self.earlier, self.own = parts[:first], parts[first:]
 
     def put_context(self, context: str | None) -> None:

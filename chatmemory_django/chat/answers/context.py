@@ -19,7 +19,8 @@ from django.views.decorators.debug import sensitive_variables
 from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.messages import BLANK
 
-NAMES = ("memory_id", "owner", "request", "question")
+LABEL_NAMES = ("memory_id", "owner", "request")
+NAMES = (*LABEL_NAMES, "question")
 """The parameters that can be named; *question* is the ``UserMessage`` to answer."""
 
 ContextFunction: TypeAlias = Callable[..., str | Promise | None] | Callable[..., Awaitable[str | Promise | None]]
@@ -31,9 +32,10 @@ A function, sync or async, of parameters with any of ``NAMES``. It returns a tex
 class Checked:
     """A *function* that can be called with the values of an answer; ``TypeError`` if it cannot. See ``checked``."""
 
-    def __init__(self, function: ContextFunction, where: str) -> None:
+    def __init__(self, function: Callable[..., Any], where: str, names: Sequence[str] = NAMES) -> None:
         self.function = function
         self.where = where
+        self._names = names
         if not callable(function):
             raise TypeError(f"{where} must be a function, not {function!r}.")
         self.name = _name(function)
@@ -46,17 +48,18 @@ class Checked:
     @sensitive_variables()
     def text(self, values: Mapping[str, Any]) -> str | None:
         """Return what the function returns for *values*, awaited if need be."""
-        returned = self._call(values)
+        returned = self.call(values)
         return self._as_text(async_to_sync(_awaited)(returned) if inspect.isawaitable(returned) else returned)
 
     @sensitive_variables()
     async def atext(self, values: Mapping[str, Any]) -> str | None:
         """See ``text``. A function that is not async runs in a thread."""
-        returned = self._call(values) if self.is_async else await in_slow_thread(self._call, values)
-        return self._as_text(await returned if inspect.isawaitable(returned) else returned)
+        returned = self.call(values) if self.is_async else await in_slow_thread(self.call, values)
+        return self._as_text(await _awaited(returned) if inspect.isawaitable(returned) else returned)
 
     @sensitive_variables()
-    def _call(self, values: Mapping[str, Any]) -> Any:
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """Return what the function returns for those of *values* that it takes."""
         return self.function(**{name: values.get(name) for name in self.parameters})
 
     @sensitive_variables()
@@ -77,13 +80,14 @@ class Checked:
             ) from None
         open_ones = [each for each in parameters if each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}]
         for each in open_ones:
-            if each.name not in {*NAMES, *bound} or each.kind == each.POSITIONAL_ONLY:
+            if each.name not in {*self._names, *bound} or each.kind == each.POSITIONAL_ONLY:
                 raise TypeError(
-                    f"{self.where}: {self.name} has the parameter {each.name!r}; it can be given {', '.join(NAMES)}, "
+                    f"{self.where}: {self.name} has the parameter {each.name!r}; it can be given "
+                    f"{', '.join(self._names)}, "
                     "by name. Bind any other with functools.partial."
                 )
         takes_all = any(each.kind == each.VAR_KEYWORD for each in parameters)
-        named = NAMES if takes_all else [each.name for each in open_ones]
+        named = self._names if takes_all else [each.name for each in open_ones]
         return [name for name in named if name not in bound]
 
 
@@ -98,6 +102,20 @@ def checked(function: ContextFunction, where: str) -> Checked:
 
     """
     return Checked(function, where)
+
+
+def labels_function(function: Callable[..., Mapping[str, str]]) -> Callable[[Mapping[str, Any]], Mapping[str, str]]:
+    """
+    Return what calls *function*, an assistant's labels, with those of ``LABEL_NAMES`` that it names.
+
+    Raises:
+        TypeError: It has another parameter, or is asynchronous: labels are needed before the answer begins.
+
+    """
+    found = Checked(function, "labels", LABEL_NAMES)
+    if found.is_async:
+        raise TypeError(f"labels must not be asynchronous, as {found.name} is.")
+    return found.call
 
 
 @sensitive_variables()
@@ -129,4 +147,7 @@ def _name(function: object) -> str:
 
 @sensitive_variables()
 async def _awaited(returned: Awaitable[Any]) -> Any:
-    return await returned
+    try:
+        return await returned
+    except SystemExit as exc:  # in a task of its own, it would end the event loop
+        raise RuntimeError("A function of the site called sys.exit().") from exc

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from chatmemory_django import telemetry
+from chatmemory_django import observing
 from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
@@ -24,10 +24,11 @@ from chatmemory_django.chat.approvals.resuming import (
     DECIDED,
     Pending,
     Resumed,
+    calls_in,
     django_store,
     end_waiting,
     request_approvals,
-    unanswered_ids,
+    unanswered,
 )
 from chatmemory_django.chat.approvals.waiting import ids_beside_memory
 from chatmemory_django.chat.costs.ledger import Ledger
@@ -40,6 +41,7 @@ from chatmemory_django.chat.model import (
     InvalidRequestError,
     PartialText,
     PartialThinking,
+    PartialToolCall,
     ResponseFormat,
     ToolChoice,
     ToolSpecification,
@@ -71,6 +73,9 @@ An event of an answer: for each call of the model its pieces and its response, t
 answer waits for approvals, these are requested last, once it is stored.
 """
 
+
+GREETING = "greeting"
+"""The client message id of what the assistant writes before the first question."""
 
 GONE = "This tool is not available any more."
 """The description of a tool that the conversation has used, for vendors that want one although there are no tools."""
@@ -106,6 +111,7 @@ class Exchange:
         answer_id: str | None = None,
         resumed: Resumed | None = None,
         last_results: int = 0,
+        greeting: str | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -121,17 +127,22 @@ class Exchange:
         self._thinking_tokens: Callable[[ChatMessage], int] | None = None
         self._sequences: Sequence[int] = ()
         self._tools = tuple(tools)
-        self._rounds_left = max_rounds
         self._max_result_tokens = max_result_tokens
         self._answer_id = answer_id
         self._response_format = response_format
+        self._greeting = greeting
+        self._ahead = 0
+        """How many messages of the turn are in front of the question that are sent like earlier ones."""
         self._system: str | None = None
         self._context: str | None = None
         self._next: ChatRequest | None = None
         self._steps = 0 if question.stored is None else question.stored.steps
+        # A model and a browser alone must not go on without end.
+        self._rounds_left = max_rounds if resumed is None else max(1, max_rounds - self._steps)
         self._asked_at = 0.0
         self._text: list[str] = []
         self._thinking: list[str] = []
+        self._names: dict[int, str] = {}
         self._has_stored_calls = self._has_part = False
         self._has_unstored_result = False
         self._writing = threading.Lock()  # tools that end late do so in threads of their own
@@ -160,7 +171,8 @@ class Exchange:
         self._last_results = last_results if stored is None else stored.last_results
         self.asked = question.message if stored is None else stored.asked()
         """The question."""
-        self._stored_events = [] if stored is None or resumed is not None else list(stored.events())
+        self.stored_events = [] if stored is None or resumed is not None else list(stored.events())
+        """What is stored of the answer, which is yielded once more."""
 
     def _use(self, turn: Turn) -> None:
         turn.fence = self._lease.fence
@@ -169,7 +181,7 @@ class Exchange:
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
         response: ChatResponse | None = None
-        for event in self._stored_events:  # who stops reading here has received nothing of the model
+        for event in self.stored_events:  # who stops reading here has received nothing of the model
             response = event if isinstance(event, ChatResponse) else response
             yield event
         stored = self.question.stored
@@ -192,11 +204,11 @@ class Exchange:
         self.is_open, self._system, self._context = True, system, context
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
-        has_open_calls = bool(unanswered_ids(self.turn))
+        has_open_calls = bool(unanswered(self.turn))
         if self._tools and self._lease.fence is None and (has_open_calls or not self._follows_an_answer()):
             self.take()  # another one may be in progress, and go on in between
             self._use(self.memory.turn().begin())
-            has_open_calls = bool(unanswered_ids(self.turn))
+            has_open_calls = bool(unanswered(self.turn))
         if has_open_calls:
             _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
@@ -221,11 +233,24 @@ class Exchange:
         return next((each for each in types if each != MessageType.SYSTEM), MessageType.AI) == MessageType.AI
 
     def _add_opening(self) -> None:
-        memory, _ = self.turn.whole()
+        memory, begun = self.turn.whole()
         if self._system is not None and SystemMessage(self._system) not in memory.messages():
             self.turn.add(SystemMessage(self._system))
-        if self.question.message is not None and self.resumed is None:
-            self.turn.add(NewMessage(self.question.message, client_message_id=self.question.client_message_id))
+        if self.question.message is None or self.resumed is not None:
+            return
+        name = self.question.client_message_id
+        if self._greeting and begun == 1:  # the conversation has never had a message
+            self._ahead = 1 + (self._system is not None)
+            self.turn.add(
+                NewMessage(AiMessage(self._greeting), client_message_id=None if name == GREETING else GREETING)
+            )
+        self.turn.add(NewMessage(self.question.message, client_message_id=name))
+
+    @property
+    def question_key(self) -> int | None:
+        """The key of the question; None if it is not stored."""
+        stored = self.question.stored
+        return self.turn.question if stored is None else stored.question.sequence
 
     def next_request(self) -> ChatRequest | None:
         """Return the next request to the model, or None once it has answered, or the answer waits."""
@@ -240,16 +265,19 @@ class Exchange:
         self.ledger.check()
         request, self._next = self._next or self._request(), None
         self.response, self._text, self._thinking, self._has_stored_calls = None, [], [], False
+        self._names = {}
         self._rounds_left -= 1
         self._asked_at = time.monotonic()
         return request
 
     def _request(self) -> ChatRequest:
         memory, begun = self.turn.whole()
+        begun += self._ahead
         entries = memory.entries()
-        # An answer that never came further than to its calls gives no title, and the next one does.
-        texts = (entry.type == MessageType.AI and not entry.calls_tools for entry in entries if entry.key < begun)
-        self._is_first = not any(texts)
+        # What comes before the first question is no answer. One that has only calls gives no title, and the next does.
+        greeting = 1 + any(each.key == 1 and each.type == MessageType.SYSTEM for each in entries[:1])
+        texts = (each.key for each in entries if each.type == MessageType.AI and not each.calls_tools)
+        self._is_first = not any(greeting != key < begun for key in texts)
         window = memory.window
         self._thinking_tokens = self._thinking_tokens or thinking_tokens(self._model, window)
         sent = to_send(
@@ -271,7 +299,7 @@ class Exchange:
             if isinstance(each.message, ToolExecutionResultMessage) and each.message.id
         }
         if sent.left_out or self.turn.is_compacted:
-            telemetry.note_compacted()
+            observing.note("compacted")
         is_new = self.question.message is not None and self.question.stored is None and self.resumed is None
         rules, outgoing = self._model.rules, Outgoing(sent.messages, sent.keys)
         if rules is not None:
@@ -280,7 +308,7 @@ class Exchange:
         if outgoing.unsupported is not None:
             raise UnsupportedFileError(f"The model does not take the {outgoing.unsupported} of the question.")
         if outgoing.changes:
-            telemetry.note_changes(each.change for each in outgoing.changes)
+            observing.note("changed", changes=[each.change for each in outgoing.changes])
         self._sequences = outgoing.sequences
         tools = self._tools or tuple(ToolSpecification(name, GONE) for name in outgoing.tools)
         return ChatRequest(
@@ -371,25 +399,33 @@ class Exchange:
     def named_apart(self, response: ChatResponse) -> ChatResponse:
         """Return the last *response*, with ids for its calls that none has which waits outside of the memory."""
         beside = ids_beside_memory(django_store(self.memory).named(self.memory.id))
-        self.response = self._with_names(response, beside)
+        self._names = {position: _apart(name, beside) for position, name in self._names.items()}
+        self.response = self._with_names(response)
         return self.response
 
-    def _with_names(self, response: ChatResponse, beside: Collection[str | None] = ()) -> ChatResponse:
-        """
-        Return *response* with an id for each call by which its result is found, whenever that is stored.
-
-        None is one of those in the memory that have no result, or of those *beside* it.
-        """
+    def _with_names(self, response: ChatResponse) -> ChatResponse:
+        """Return *response* with an id for each call by which its result is found, whenever that is stored."""
         message = response.ai_message
         if not message.tool_execution_requests:
             return response
-        ids: list[str] = []
-        waiting = unanswered_ids(self.turn).union(beside)
-        for position, call in enumerate(message.tool_execution_requests):
-            name = call_id(call.id, ids, self._steps + 1, position)
-            ids.append(f"{name}-{uuid4().hex[:8]}" if name in waiting else name)
-        calls = [replace(call, id=name) for call, name in zip(message.tool_execution_requests, ids, strict=True)]
+        calls = [
+            replace(call, id=self._name(position, call.id))
+            for position, call in enumerate(message.tool_execution_requests)
+        ]
         return ChatResponse(replace(message, tool_execution_requests=calls), response.metadata)
+
+    def _name(self, position: int, given: str | None) -> str:
+        """
+        Return the id of the call at *position* of the response, which its pieces have, too.
+
+        It is none that is in the memory: many servers begin to count again with each response.
+        """
+        if position not in self._names:
+            messages = (each.message for each in self.turn.whole()[0].entries() if each.calls_tools)
+            earlier = {call.id for message in messages for call in calls_in(message)}
+            name = call_id(given, self._names.values(), self._steps + 1, position)
+            self._names[position] = _apart(name, earlier)
+        return self._names[position]
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -419,6 +455,8 @@ class Exchange:
                 self._text.append(event.text)
             case PartialThinking():
                 self._thinking.append(event.text)
+            case PartialToolCall() if event.index not in self._names:
+                event = replaced(event, id=self._name(event.index, event.id))
             case ChatResponse():
                 event = self.response = self._with_request(self._with_names(event))
                 self._latency_ms = self._elapsed_ms()
@@ -494,3 +532,7 @@ class Exchange:
 
     def _elapsed_ms(self) -> int:
         return round((time.monotonic() - self._asked_at) * 1000)
+
+
+def _apart(name: str, taken: Collection[str | None]) -> str:
+    return f"{name}-{uuid4().hex[:8]}" if name in taken else name

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from chatmemory_django.chat.answers.shown import Shown
 from chatmemory_django.chat.answers.stored import MAX_STEPS, StoredAnswer
 from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.ui_messages import message_sequence, ui_id
@@ -29,35 +30,47 @@ class Question(NamedTuple):
     client_message_id: str | None = None
     stored: StoredAnswer | None = None
     """What is stored of its answer, which goes on or, if it has ended, is given once more."""
+    shown: Sequence[Shown] | None = None
+    """What its page shows before it, the nearest first; None if that is not known."""
 
 
-def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Question:
+def positioned(
+    question: Question, memory: ChatMemory, *, is_known: bool, follows: Callable[[], int | None] | None = None
+) -> Question:
     """
     Return *question* with its position in the conversation of *memory*; *is_known* is whether its id is taken there.
 
     If a message with the same client id and the same content is stored, its answer goes on, or is given once more if it
     has ended; without one, it is answered where it is, or asked once more at the end, see ``_stays``. With other
-    content, the new message replaces it. Without an id, the answer goes on if it is that of the newest question.
+    content, the new message replaces it. Without an id, the answer goes on if it is that of the newest question. A new
+    question comes to the end, or after the message that *follows* returns.
 
     Raises:
         MessageNotFoundError: The message was removed.
+        UnknownQuestionError: By *follows*.
 
     """
+    name = question.client_message_id
+    is_new = not is_known and name is not None and message_sequence(name) is None  # as nearly every question
+    conversation = None if is_new else conversation_of(memory)
+    found = None if conversation is None else _asked_before(question, conversation, memory, follows)
+    if found is not None or follows is None:
+        return found or question
+    return question._replace(after=follows())
+
+
+def _asked_before(
+    question: Question, conversation: Conversation, memory: ChatMemory, follows: Callable[[], int | None] | None
+) -> Question | None:
+    """Return *question* with its position if it is a retry or an edit; None if it is new."""
     message, name = question.message, question.client_message_id
-    if not is_known and name is not None and message_sequence(name) is None:  # as nearly every question, it is new
-        return question
-    conversation = conversation_of(memory)
-    if conversation is None:
-        return question
     if name is None:
-        newest = _newest_question(conversation)
-        if newest is None or newest.is_complete or not _is_same(newest, message):
-            return question
-        return _again(conversation, newest) or question
+        newest = posted_before(conversation, question)
+        return None if newest is None else _again(conversation, newest)
     versions = versions_of(conversation, name)
     if not versions:
         _check_not_removed(conversation, memory, name)
-        return question
+        return None
     row = next((row for row in versions if _is_same(row, message)), None)
     if row is None:
         replaced = versions[0]
@@ -66,7 +79,7 @@ def positioned(question: Question, memory: ChatMemory, *, is_known: bool) -> Que
         return Question(message, conversation.parent_of(replaced.sequence), f"{known}{EDIT}{secrets.token_hex(4)}")
     again = ""
     while row is not None:
-        if (found := _again(conversation, row, versions)) is not None:
+        if (found := _again(conversation, row, versions, follows)) is not None:
             return found
         again = id_again(row)  # there is such a row, not on the path, if an edit of a question in between has left it
         row = next((each for each in versions if each.client_message_id == again and _is_same(each, message)), None)
@@ -89,29 +102,54 @@ def unanswered(question: Question, memory: ChatMemory) -> Question:
     return _going_on(answer) if goes_on else Question(None, question.after, stored=answer.another())
 
 
-def _again(conversation: Conversation, row: Message, versions: Sequence[Message] = ()) -> Question | None:
+def _again(
+    conversation: Conversation,
+    row: Message,
+    versions: Sequence[Message] = (),
+    follows: Callable[[], int | None] | None = None,
+) -> Question | None:
     """Return how the question *row* is asked again where it is; None if it has to be asked once more at the end."""
     answer = StoredAnswer.of(conversation, row)
     if answer.stands or answer.is_decided:
         return Question(None, row.sequence, stored=answer)
     if answer.rows:
-        is_there = answer.is_newest and row.cleared_before is None and row.sequence > conversation.forgotten_through
-        return _going_on(answer) if is_there else None
-    is_rejected = REJECTED in (row.metadata or {})  # it is in no memory
-    return _going_on(answer) if _stays(conversation, row, versions) and not is_rejected else None
+        return _going_on(answer) if answer.is_newest and _is_remembered(conversation, row) else None
+    if REJECTED in (row.metadata or {}):  # it is in no memory
+        return None
+    stays = _stays(conversation, row, versions) or (follows is not None and _is_shown(conversation, row, follows))
+    return _going_on(answer) if stays else None
 
 
 def _going_on(answer: StoredAnswer) -> Question:
     return Question(None, answer.after, stored=answer)
 
 
-def taken_ids(memory: ChatMemory, *client_message_ids: str | None) -> set[str]:
-    """Return those of *client_message_ids* that messages in the conversation of *memory* have."""
-    store, names = memory.store, [each for each in client_message_ids if each is not None]
-    if not names or not isinstance(store, DjangoChatMemoryStore):
-        return set()
-    named = store.named(memory.id).filter(messages__client_message_id__in=names)
-    return {name for name in named.values_list("messages__client_message_id", flat=True) if name is not None}
+def left(conversation: Conversation, run: str, asked: int | None, *, is_another: bool = True) -> Question | None:
+    """
+    Return the question with whose answer the *run* goes on that another process has begun; None if there is none.
+
+    It is the one that was *asked*, if that is given, and otherwise the newest one, which may begin a branch. It is
+    answered behind whatever others have added since. If its answer has ended, it is given once more if it is the one of
+    this run, or if the run was not asked for *another* one.
+
+    Raises:
+        MessageNotFoundError: The memory was cleared since the question was asked, or the question removed.
+
+    """
+    questions = conversation.history(all_branches=True).filter(type=MessageType.USER)
+    row = (questions if asked is None else questions.filter(sequence=asked)).order_by("sequence").last()
+    goes_on = row is not None and not (row.is_complete or is_another)
+    if row is None or (goes_on and not _is_remembered(conversation, row)):
+        if asked is None:
+            return None
+        raise MessageNotFoundError(conversation.memory_id, asked)
+    answer = StoredAnswer.of(conversation, row)
+    if goes_on and not (answer.pending or answer.is_decided):
+        is_last = answer.is_newest or not row.on_path
+        return Question(None, answer.after if is_last else None, stored=answer.unended())
+    if answer.has_ended and answer.id != run and (is_another or asked is None):
+        return None if asked is None else Question(None, asked, stored=answer.another())
+    return _again(conversation, row, follows=lambda: conversation.parent_of(row.sequence))
 
 
 def question_again(conversation: Conversation, name: str | None, posted: Question) -> Question | None:
@@ -123,7 +161,7 @@ def question_again(conversation: Conversation, name: str | None, posted: Questio
     asked: where it is answered is decided when the answer begins, since another one may be in progress now.
     """
     is_posted = posted.message is not None and name in {None, posted.client_message_id}
-    row = _posted_before(conversation, posted) if is_posted else None
+    row = posted_before(conversation, posted) if is_posted else None
     if row is not None and StoredAnswer.of(conversation, row).has_ended:
         return Question(None, row.sequence)
     if is_posted:  # it has not ended, or it is a new version
@@ -142,10 +180,13 @@ def question_again(conversation: Conversation, name: str | None, posted: Questio
     return Question(None, row.sequence)
 
 
-def _posted_before(conversation: Conversation, posted: Question) -> Message | None:
-    """Return the version of the *posted* question that has its content; None if it has no id, or is a new version."""
+def posted_before(conversation: Conversation, posted: Question) -> Message | None:
+    """Return the version of the *posted* question that has its content; None if it is a new one."""
     name = posted.client_message_id
-    versions = [] if name is None else versions_of(conversation, name)
+    if name is None:
+        newest = _newest_question(conversation)
+        return newest if newest and not newest.is_complete and _is_same(newest, posted.message) else None
+    versions = versions_of(conversation, name)
     return next((row for row in versions if _is_same(row, posted.message)), None)
 
 
@@ -196,6 +237,28 @@ def _stays(conversation: Conversation, row: Message, versions: Sequence[Message]
     if not row.on_path:
         return any(version.on_path for version in versions)
     return _following(conversation, row) is None and row.sequence > conversation.forgotten_through
+
+
+def _is_shown(conversation: Conversation, row: Message, follows: Callable[[], int | None]) -> bool:
+    """Return whether the question *row*, on a branch that is not used, is right behind what *follows* returns."""
+    if row.on_path or row.cleared_before is not None:
+        return False
+    after, parent = follows(), conversation.parent_of(row.sequence)
+    return after is not None and _before_systems(conversation, after) == _before_systems(conversation, parent)
+
+
+def _before_systems(conversation: Conversation, sequence: int | None) -> int:
+    """Return message *sequence* or, if that is a system message, what it follows; 0 for nothing."""
+    history = conversation.history(all_branches=True)
+    while sequence and history.filter(sequence=sequence, type=MessageType.SYSTEM).exists():
+        sequence = conversation.parent_of(sequence)
+    return sequence or 0
+
+
+def _is_remembered(conversation: Conversation, row: Message) -> bool:
+    """Return whether the memory was not cleared since the question *row* was asked, which was not rejected."""
+    is_cleared = row.cleared_before is not None or row.sequence <= conversation.forgotten_through
+    return not (is_cleared or REJECTED in (row.metadata or {}))
 
 
 def _following(conversation: Conversation, row: Message) -> Message | None:

@@ -54,7 +54,7 @@ class StoredAnswer(NamedTuple):
     @classmethod
     def of(cls, conversation: Conversation, question: Message) -> Self:
         """Return what is stored of the answer to *question*, on the path or, if that is not on it, the newest one."""
-        rows = _following(conversation, question)
+        rows = following(conversation, question)
         until_next = list(takewhile(lambda row: row.type != MessageType.USER, rows))
         is_newest = len(until_next) == len(rows)
         answer, others = _separated(question, [row for row in until_next if row.type in STEPS])
@@ -79,7 +79,7 @@ class StoredAnswer(NamedTuple):
         answer = None if question is None else cls.of(conversation, question)
         if answer is None or any(row.sequence == sequence for row in answer.rows):
             return answer
-        rows = takewhile(lambda row: row.type != MessageType.USER, _following(conversation, answer.question))
+        rows = takewhile(lambda row: row.type != MessageType.USER, following(conversation, answer.question))
         return answer._replace(rows=[row for row in rows if row.type in STEPS], others=())
 
     def show(self, memory: ChatMemory) -> None:
@@ -112,6 +112,10 @@ class StoredAnswer(NamedTuple):
     def another(self) -> Self:
         """Return the answer to the same question before it has begun."""
         return self._replace(rows=(), pending=(), others=())
+
+    def unended(self) -> Self:
+        """Return it without the texts that others have added to it: its own one completes its question."""
+        return self._replace(rows=[row for row in self.kept if not is_text(row)])
 
     @property
     def kept(self) -> Sequence[Message]:
@@ -218,7 +222,7 @@ def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
     return message
 
 
-def _following(conversation: Conversation, question: Message) -> list[Message]:
+def following(conversation: Conversation, question: Message) -> list[Message]:
     """Return what follows *question*: on the path or, if it is not on it, on the newest branch."""
     found: list[Message] = []
     if question.on_path:
@@ -261,8 +265,8 @@ def _separated(question: Message, rows: Sequence[Message]) -> tuple[list[Message
             is_own = callers.get(index) in own
         if is_own:
             own.append(index)
-        is_own = is_own or _is_text(row)
-    if question.is_complete and not (own and _is_text(rows[own[-1]])):
+        is_own = is_own or is_text(row)
+    if question.is_complete and not (own and is_text(rows[own[-1]])):
         own = [index for index in range(len(rows)) if index in callers or rows[index].type == MessageType.AI]
     return [rows[index] for index in own], [row for index, row in enumerate(rows) if index not in own]
 
@@ -284,12 +288,12 @@ def _decided_later(question: Message, answer: Sequence[Message], rows: Sequence[
         if row.type == MessageType.TOOL_EXECUTION_RESULT:
             is_owed = caller in own
             is_own = is_owed or (is_own and caller in later)
-        elif row.type == MessageType.USER or (_is_text(row) and not question.is_complete):
+        elif row.type == MessageType.USER or (is_text(row) and not question.is_complete):
             is_own = False
         if is_own and row.type in STEPS:
             later.append(index)
         is_owed = is_owed and row.type != MessageType.AI
-        is_own = is_own and not _is_text(row)
+        is_own = is_own and not is_text(row)
     return [rows[index] for index in later], is_own and is_owed
 
 
@@ -299,7 +303,7 @@ def _calls(rows: Sequence[Message]) -> bool:
     return any(isinstance(each, AiMessage) and each.tool_execution_requests for each in messages)
 
 
-def _is_text(row: Message) -> bool:
+def is_text(row: Message) -> bool:
     """Return whether an answer ends with *row*: the model has written, and calls nothing."""
     return row.type == MessageType.AI and not _calls([row])
 

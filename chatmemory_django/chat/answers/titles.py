@@ -50,7 +50,7 @@ async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage,
             title = function(question, answer) if is_async else await in_slow_thread(function, question, answer)
             title = await title if inspect.isawaitable(title) else title
         await in_thread(_put, memory, title)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:  # which would end the event loop
         empty_frames(exc)
         logger.exception(FAILURE, memory.id)
 

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from chatmemory_django.chat.answers.context import Checked, atext_of, text_of
@@ -18,6 +19,7 @@ from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle
 from chatmemory_django.chat.model import ChatEvent, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool
+from chatmemory_django.db.contexts import in_context
 from chatmemory_django.db.threads import afterwards, apart, in_slow_thread, in_thread, to_its_end
 from chatmemory_django.messages import ToolExecutionRequest, ToolExecutionResultMessage
 
@@ -64,10 +66,10 @@ class InThisThread:
         self._deadline = _Deadline(timeout)
 
     async def stored(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return function(*args, **kwargs)
+        return in_context(function)(*args, **kwargs)
 
     async def called(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        returned = function(*args, **kwargs)
+        returned = in_context(function)(*args, **kwargs)
         self._deadline.check()
         return returned
 
@@ -76,7 +78,8 @@ class InThisThread:
 
     async def asked(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         with closing(self._ask(request)) as events:
-            for event in events:
+            following = partial(next, events, None)
+            while (event := in_context(following)()) is not None:  # a model of the site may use the database
                 yield event
                 self._deadline.check()
 
@@ -89,16 +92,16 @@ class InThisThread:
     ) -> AsyncGenerator[ToolExecutionResultMessage, None]:
         for call in calls:
             self._deadline.check()
-            yield call_tool(tools, call, values)
+            yield in_context(call_tool)(tools, call, values)
         self._deadline.check()
 
     async def end(self, exchange: Exchange) -> None:
-        if exchange.finish(keeps_part=False, has_failed=False):
-            exchange.turn.follow()
+        if in_context(exchange.finish)(keeps_part=False, has_failed=False):
+            in_context(exchange.turn.follow)()
 
     async def entitle(self, exchange: Exchange, title: TitleFunction) -> None:
         if exchange.first:
-            entitle(exchange.memory, *exchange.first, title)
+            in_context(entitle)(exchange.memory, *exchange.first, title)
 
 
 class InEventLoop:
@@ -195,6 +198,8 @@ class _Deadline:
         except TimeoutError:
             self.check()
             raise
+        except SystemExit as exc:  # it would end the event loop, and with it other answers
+            raise RuntimeError("A model, or a function of the site, called sys.exit().") from exc
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -5,6 +5,7 @@ from chatmemory_django.chat.approvals.resuming import (
     ApprovalRequiredError,
     Decision,
     NotPendingError,
+    Output,
     Resume,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "ApprovalRequiredError",
     "Decision",
     "NotPendingError",
+    "Output",
     "Resume",
 ]

@@ -7,27 +7,30 @@ the meantime, one comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from django.core.exceptions import PermissionDenied
 from django.utils import timezone
+from msgspec.json import encode
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, ToolApproval
 from chatmemory_django.chat.approvals.waiting import (
+    OWNERS,
     UNKNOWN,
     Waiting,
     approvals_of,
     has_died,
     waiting_answers,
 )
-from chatmemory_django.chat.model import OWNER, ApprovalRequested
+from chatmemory_django.chat.model import CLIENT, OWNER, ApprovalRequested
+from chatmemory_django.chat.ui_messages.reading import verbatim
+from chatmemory_django.chat.ui_messages.writing import IS_JSON
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
-from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.messages import ChatMessage, MessageType, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.operations.whole import in_lock, messages_of, write
@@ -47,8 +50,12 @@ PASSED_OVER = "The user wrote something else instead of approving this call, so 
 WITHDRAWN = "The user wrote something else before this call, which was approved, was run. It is not run any more."
 """What the model reads of a call that has no result, or ``UNKNOWN``."""
 
+NO_OUTPUT = "The user's browser has sent no output of this call, and nobody waits for it any more."
+"""The same of a call that ran in the client, if it has: that is not known."""
+
 WAITS = "This call waits for approval by somebody else; it has not run yet."
 RUNS = "This call was approved and runs now; its result is not known yet."
+WAITS_FOR_CLIENT = "This call runs in the user's browser, which has not sent its output yet."
 """What the model reads of a call that is still open, while it answers another question."""
 
 
@@ -64,8 +71,19 @@ class Decision(NamedTuple):
     reason: str = ""
 
 
+class Output(NamedTuple):
+    """
+    What the client has as the output of the call with the request *id*: any JSON value, of which the model reads a text
+    as it is; or, if it *is_error*, the text of that.
+    """
+
+    id: UUID | str
+    value: Any
+    is_error: bool = False
+
+
 class Ended(NamedTuple):
-    """A call that will not be run, and what the model reads of it."""
+    """A call that will not be run here, and what the model reads of it."""
 
     approval: ToolApproval
     result: ToolExecutionResultMessage
@@ -107,17 +125,20 @@ May: TypeAlias = Callable[[str], bool]
 
 def may_decide(user: User | None, approve_by: str) -> bool:
     """Return whether *user*, who may decide on a conversation's calls, has what *approve_by* asks for in addition."""
-    return approve_by == OWNER or (user is not None and user.has_perm(approve_by))  # type: ignore[union-attr]  # users have it
+    return approve_by in OWNERS or (user is not None and user.has_perm(approve_by))  # type: ignore[union-attr]  # users have it
 
 
 def by_policy(policy: AccessPolicy, request: HttpRequest, conversation: Conversation) -> May:
     """
     Return whether the user of *request* may decide on the calls in *conversation*.
 
-    For those of the owner, the access policy decides; others take their permission, and that the user may view it.
+    For those of the owner, the access policy decides; others take their permission, and that the user may view it. What
+    runs in the client is the owner's alone.
     """
 
     def may(approve_by: str) -> bool:
+        if approve_by == CLIENT:
+            return bool(conversation.owner_id == request.user.pk)
         if not may_decide(request.user, approve_by):
             return False
         allowed = policy.conversations(request, "approve" if approve_by == OWNER else "view")
@@ -173,6 +194,7 @@ def claim(
     named: Sequence[UUID | str] = (),
     fence: int | None = None,
     *,
+    outputs: Sequence[Output] = (),
     more_of: Claim | None = None,
 ) -> Claim:
     """
@@ -183,12 +205,29 @@ def claim(
     that, an answer that is named comes first, too.
     *fence* is that of the conversation since the caller has taken it for an answer: a process that has
     run a call there since before that is dead, and the call is not run again.
+    Calls that have *outputs* end with them. That these are the owner's is for the caller to check.
 
     Raises:
-        NotPendingError: No answer waits, or all that it waits for is decisions, or calls that run.
+        NotPendingError: No answer waits, or all that it waits for is decisions, outputs, or calls that run; or one of
+            the *outputs* is of no call of this answer that waits for it.
+        ValueError: One of them is no JSON, or a database could not store it.
 
     """
-    return _locked(conversations, memory_id, partial(_claim, {str(each) for each in named}, fence, more_of))
+    given = {str(each.id): each for each in outputs}
+    names = {*map(str, named), *given}
+    return _locked(conversations, memory_id, partial(_claim, names, given, fence, more_of))
+
+
+def check(
+    conversations: ConversationQuerySet,
+    memory_id: str,
+    named: Sequence[UUID | str],
+    fence: int | None,
+    outputs: Sequence[Output],
+) -> None:
+    """Raise ``NotPendingError`` where ``claim`` would find nothing to do, but do nothing of it."""
+    given = {str(each.id): each for each in outputs}
+    _locked(conversations, memory_id, partial(_chosen, {*map(str, named), *given}, given, fence, None))
 
 
 def end(claimed: Claim, approval: ToolApproval) -> None:
@@ -202,7 +241,7 @@ def end(claimed: Claim, approval: ToolApproval) -> None:
     conversation = Conversation.objects.using(claimed.conversation._state.db).get(pk=claimed.conversation.pk)
     history = messages_of(conversation).history().filter(sequence__gt=conversation.forgotten_through)
     rows = approvals_of(conversation).filter(pk=approval.pk, state=approval.state, fence=approval.fence)
-    ended = {"approved": False, "decided_at": timezone.now()} if approval.approved is None else {}
+    ended = {} if approval.decided_at else {"approved": approval.approved is True, "decided_at": timezone.now()}
     is_there = history.filter(sequence=approval.sequence).exists()
     if not (is_there and rows.update(state=State.ENDED, **ended)):
         raise NotPendingError("The conversation has gone on without the result of a call, which is not stored.")
@@ -242,7 +281,7 @@ def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversati
     waiting = {each.id for answer in waiting_answers(conversation) for each in answer.open}
     for decision in decisions:
         approval = known.get(str(decision.id))
-        if approval is None:
+        if approval is None or approval.is_for_client:
             raise NotPendingError("No call in this conversation waits for this approval.")
         if not may(approval.approve_by):
             raise PermissionDenied(f"The call of a tool is approved by {approval.approve_by!r}, and not by this user.")
@@ -255,16 +294,19 @@ def _decide(decisions: Sequence[Decision], by: User | None, may: May, conversati
             raise NotPendingError(f"The approval {how}.")
         approval.approved, approval.reason = decision.approved, decision.reason
         approval.decided_at, approval.decided_by = timezone.now(), "" if by is None else str(by.pk)
-        with for_owner(conversation.owner_id):
-            approval.save(using=approval._state.db, update_fields=["approved", "reason", "decided_at", "decided_by"])
+        approval.conversation = conversation  # whose owner the reason is encoded for
+        approval.save(using=approval._state.db, update_fields=["approved", "reason", "decided_at", "decided_by"])
         write(conversation)
     return [known[str(decision.id)] for decision in decisions]
 
 
-def _claim(named: set[str], fence: int | None, more_of: Claim | None, conversation: Conversation) -> Claim:
+def _chosen(
+    named: set[str], given: Mapping[str, Output], fence: int | None, more_of: Claim | None, conversation: Conversation
+) -> tuple[Waiting | None, int]:
+    """Return the answer to go on with, None if only its text is to come, and the message with its calls."""
     answers = [each for each in waiting_answers(conversation) if more_of is None or _is_of(each, more_of)]
     answers.sort(key=lambda answer: (_lacks(answer.approvals, named), not answer.is_newest))
-    chosen = next((answer for answer in answers if _to_do(answer, fence)), None)
+    chosen = next((answer for answer in answers if _to_do(answer, given, fence)), None)
     if chosen is None:
         chosen = next((answer for answer in answers if answer.is_newest and not answer.open), None)
     is_other = chosen is not None and named and _lacks(chosen.approvals, named)
@@ -274,17 +316,31 @@ def _claim(named: set[str], fence: int | None, more_of: Claim | None, conversati
     else:  # of the one that is named, the results are stored, and only the text is to come
         chosen = None
     if caller is None:
-        waits = "The answer waits for a decision, or for a call that runs."
+        waits = "The answer waits for a decision, for an output, or for a call that runs."
         raise NotPendingError(waits if answers else "No answer here waits for an approval.")
+    return chosen, caller
+
+
+def _claim(
+    named: set[str], given: Mapping[str, Output], fence: int | None, more_of: Claim | None, conversation: Conversation
+) -> Claim:
+    chosen, caller = _chosen(named, given, fence, more_of, conversation)
     write(conversation)
     approved, ended = [], []
-    for approval in [] if chosen is None else _to_do(chosen, fence):
-        if approval.approved and approval.state == State.WAITING and not approval.has_expired:
+    left = dict(given)
+    for approval in [] if chosen is None else _to_do(chosen, given, fence):
+        output = left.pop(str(approval.id), None) if approval.is_pending else None
+        if chosen is not None and output is not None:
+            approval.approved = True
+            ended.append(Ended(approval, _result(chosen.call(approval), output)))
+        elif approval.approved and approval.state == State.WAITING and not approval.has_expired:
             approval.state, approval.fence = State.RUNNING, fence or conversation.fence
             approval.save(using=approval._state.db, update_fields=["state", "fence"])
             approved.append(approval)
         elif chosen is not None:
             ended.append(Ended(approval, _unrun(chosen, approval)))
+    if left:
+        raise NotPendingError("No call of this answer waits for this output.")
     return Claim(conversation, chosen, caller, fence, approved, ended)
 
 
@@ -298,13 +354,25 @@ def _is_of(answer: Waiting, claimed: Claim) -> bool:
     return answer.caller.sequence == claimed.caller and answer.is_newest == was_newest
 
 
-def _to_do(answer: Waiting, fence: int | None) -> list[ToolApproval]:
-    """Return the calls of *answer* with which it can go on: decided ones, and those that the dead have run."""
+def _to_do(answer: Waiting, given: Mapping[str, Output], fence: int | None) -> list[ToolApproval]:
+    """Return the calls of *answer* with which it can go on: those decided or *given*, and those of dead processes."""
     return [
         each
         for each in answer.approvals
-        if each.is_decided or (each.state == State.RUNNING and fence not in {None, each.fence})
+        if each.is_decided
+        or (each.state == State.RUNNING and fence not in {None, each.fence})
+        or (each.is_for_client and each.is_pending and str(each.id) in given)
     ]
+
+
+def _result(call: ToolExecutionRequest, output: Output) -> ToolExecutionResultMessage:
+    """Return the result of *call* that has this *output*; ``ValueError`` if it cannot be stored."""
+    value = verbatim(output.value, "The output of a call")
+    if isinstance(value, str):
+        return ToolExecutionResultMessage(call.id, call.name, value, is_error=output.is_error or None)
+    if output.is_error:
+        raise ValueError("The output of a call that is an error must be a text.")
+    return ToolExecutionResultMessage(call.id, call.name, encode(value).decode(), attributes={IS_JSON: True})
 
 
 def _owed(conversation: Conversation) -> int | None:
@@ -330,7 +398,8 @@ def _close(store: Callable[[Sequence[ChatMessage]], object], may: May | None, co
         texts: dict[int, str] = {}
         for approval in answer.open:
             if may is None or not _ends(approval, may, conversation):
-                texts[approval.position] = RUNS if approval.state == State.RUNNING else WAITS
+                waits = WAITS_FOR_CLIENT if approval.is_for_client else WAITS
+                texts[approval.position] = RUNS if approval.state == State.RUNNING else waits
                 continue
             results.append(_unrun(answer, approval))
             if approval.approved is None:
@@ -354,6 +423,8 @@ def _ending(approval: ToolApproval) -> str:
     """Return what the model reads of a call that will not be run, or not be waited for."""
     if approval.state == State.RUNNING:
         return UNKNOWN
+    if approval.is_for_client:
+        return NO_OUTPUT
     if approval.has_expired:
         return EXPIRED
     if approval.approved is False:
@@ -364,7 +435,7 @@ def _ending(approval: ToolApproval) -> str:
 def _unrun(answer: Waiting, approval: ToolApproval) -> ToolExecutionResultMessage:
     """Return the result of a call that nobody will run, or waits for: an error that is shown as a denial, if it is."""
     call, text = answer.call(approval), _ending(approval)
-    attributes = {} if approval.approved else {NOT_RUN: True}
+    attributes = {} if approval.approved or approval.is_for_client else {NOT_RUN: True}
     return ToolExecutionResultMessage(call.id, call.name, text, is_error=True, attributes=attributes)
 
 

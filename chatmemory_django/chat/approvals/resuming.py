@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import router
 
 from chatmemory_django.chat.approvals import approving
-from chatmemory_django.chat.approvals.approving import Decision, May, NotPendingError, StillOpen
+from chatmemory_django.chat.approvals.approving import Decision, May, NotPendingError, Output, StillOpen
 from chatmemory_django.chat.approvals.waiting import Waiting, newest_waiting
 from chatmemory_django.chat.model import ApprovalRequested
 from chatmemory_django.core.tool_calls import tool_answers
@@ -25,7 +25,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
-__all__ = ["ApprovalRequested", "ApprovalRequiredError", "Decision", "NotPendingError", "Resume"]
+__all__ = ["ApprovalRequested", "ApprovalRequiredError", "Decision", "NotPendingError", "Output", "Resume"]
 
 DECIDED = "A call that waited for approval has been decided, and has its result now. Answer the user about it."
 """What the model is sent in the place of a question, and what is not stored, if other messages follow the call."""
@@ -33,35 +33,38 @@ DECIDED = "A call that waited for approval has been decided, and has its result 
 
 class ApprovalRequiredError(Exception):
     """
-    The answer waits for the approval of tool calls; what there is of it is stored.
+    The answer waits for the approval of tool calls, or for their outputs; what there is of it is stored.
 
-    *requests* are the calls. Pass ``Resume(Decision(request.id, approved=True))`` as the message to go on.
+    *requests* are the calls. Pass ``Resume(Decision(request.id, approved=True))`` as the message to go on or, for one
+    that ``runs_in`` the client, ``Resume(Output(request.id, value))``.
     """
 
     def __init__(self, requests: Sequence[ApprovalRequested]) -> None:
         names = ", ".join(sorted({str(request.call.name) for request in requests}))
-        super().__init__(f"The answer waits for the approval of {len(requests)} calls of tools: {names}.")
+        what = "output" if all(request.runs_in == "client" for request in requests) else "approval"
+        super().__init__(f"The answer waits for the {what} of {len(requests)} calls of tools: {names}.")
         self.requests = tuple(requests)
 
 
 class Resume:
     """
-    In place of a message: go on with the answer that waits, after *decisions* on its calls.
+    In place of a message: go on with the answer that waits, after *decisions* on its calls, or with their outputs.
 
-    Without any, those that were made elsewhere count, for example by REST; if several answers can go on, the one that
-    has a call with an approval in *about* does. *by* is the user who has decided, by default the owner that the
+    Without any, decisions that were made elsewhere count, for example by REST; if several answers can go on, the one
+    that has a call with an approval in *about* does. *by* is the user who has decided, by default the owner that the
     assistant is given; that this user may decide for the owner is for the caller to check.
     """
 
     def __init__(
-        self, *decisions: Decision, by: AbstractBaseUser | None = None, about: Sequence[UUID | str] = ()
+        self, *decisions: Decision | Output, by: AbstractBaseUser | None = None, about: Sequence[UUID | str] = ()
     ) -> None:
-        self.decisions = decisions
+        self.decisions = tuple(each for each in decisions if isinstance(each, Decision))
+        self.outputs = tuple(each for each in decisions if isinstance(each, Output))
         self.by = by
         self.about = about
 
     def __repr__(self) -> str:
-        return f"Resume({len(self.decisions)} decisions)"
+        return f"Resume({len(self.decisions)} decisions, {len(self.outputs)} outputs)"
 
 
 class Resumed:
@@ -81,7 +84,7 @@ class Resumed:
                 by = store.owner if resume.by is None else resume.by
                 approving.decide(self._conversations, self._memory_id, resume.decisions, by)
             named = [*resume.about, *(each.id for each in resume.decisions)]
-            self._claim = approving.claim(self._conversations, self._memory_id, named, fence)
+            self._claim = approving.claim(self._conversations, self._memory_id, named, fence, outputs=resume.outputs)
             if resume.decisions and not (self._claim.approved or self._claim.ended):
                 raise NotPendingError("The same was decided before.")  # noqa: TRY301  # like those of the operations
         except NotPendingError:
@@ -179,6 +182,12 @@ def django_store(memory: ChatMemory) -> DjangoChatMemoryStore:
     return memory.store
 
 
+def check_resume(memory: ChatMemory, resume: Resume, fence: int | None) -> None:
+    """Raise ``NotPendingError`` if there is nothing with which *resume*, whose decisions are recorded, goes on."""
+    store = django_store(memory)
+    approving.check(store.named(memory.id), str(memory.id), resume.about, fence, resume.outputs)
+
+
 def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, ApprovalRequested]) -> None:
     """Let *turn* ask for approvals in its next write: *asked*, by the position of each call in its last message."""
     using = django_store(memory).using or router.db_for_write(Conversation)
@@ -203,13 +212,8 @@ def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
     return closed.ended > 0, Pending(closed.still_open)
 
 
-def unanswered_ids(turn: Turn) -> set[str | None]:
-    """Return the ids of the calls in the memory that have no result."""
-    return set(unanswered(turn).values())
-
-
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
-    """Return the same ids by the key of the message with the call, and the position of that."""
+    """Return the ids of the calls in the memory without a result, by the key of the message and the position in it."""
     entries = turn.whole()[0].entries()
     if not any(map(attrgetter("calls_tools"), entries)):  # it is asked for each question
         return {}

@@ -10,14 +10,14 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django import conf
-from chatmemory_django.chat.model import MAX_APPROVER_LENGTH, OWNER
+from chatmemory_django.chat.conf import chat_settings
+from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER
 from chatmemory_django.models.conversations import Conversation
-from chatmemory_django.models.fields import EncryptedTextField
+from chatmemory_django.models.fields import EncryptedTextField, SparseIndex
 from chatmemory_django.models.messages import Message
 
 if not apps.is_installed("chatmemory_django.chat"):
@@ -31,7 +31,7 @@ MAX_REASON_LENGTH = 500
 
 class ToolApproval(models.Model):
     """
-    The approval of one call of a tool: asked for, decided, and then used once.
+    The approval of one call of a tool: asked for, decided, and then used once; or that it waits for a client's output.
 
     The call itself is the one in the stored message: nobody can change it any more.
     """
@@ -53,6 +53,7 @@ class ToolApproval(models.Model):
     sequence = models.PositiveIntegerField(_("sequence"))
     position = models.PositiveSmallIntegerField()
     # "owner", or the permission of those who decide: as the tool gave it, since the faces do not know its assistant.
+    # "client", if nobody decides, and the owner's client sends the output of the call, with which it is approved.
     approve_by = models.CharField(max_length=MAX_APPROVER_LENGTH, default=OWNER)
     requested_at = models.DateTimeField(default=timezone.now)
     # Null until it is decided.
@@ -72,9 +73,15 @@ class ToolApproval(models.Model):
         verbose_name_plural = _("tool approvals")
         default_permissions = ()
         ordering = ("sequence", "position")
+        indexes = (SparseIndex(fields=["decided_at"], name="chatmemory_chat_decided", rows=Q(state="waiting")),)
 
     def __str__(self) -> str:
         return f"{self.sequence} {self.position} {self.state}"
+
+    @property
+    def is_for_client(self) -> bool:
+        """Whether it waits for an output, and not for a decision."""
+        return self.approve_by == CLIENT
 
     @property
     def is_open(self) -> bool:
@@ -84,11 +91,11 @@ class ToolApproval(models.Model):
     @property
     def expires_at(self) -> datetime.datetime:
         """When it can no longer be decided or, once it was decided, when it can no longer be run."""
-        return (self.decided_at or self.requested_at) + datetime.timedelta(seconds=conf.chat()["APPROVAL_SECONDS"])
+        return (self.decided_at or self.requested_at) + datetime.timedelta(seconds=chat_settings().APPROVAL_SECONDS)
 
     @property
     def is_pending(self) -> bool:
-        """Whether it can still be decided."""
+        """Whether it can still be decided, or still be given an output."""
         return self.approved is None and self.state == self.State.WAITING and not self.has_expired
 
     @property

@@ -2,7 +2,8 @@
 Which calls of tools wait for a decision, or to be run, in a conversation.
 
 A call waits as long as it is on the path: whatever was asked and answered since, unless that ended the waiting, or the
-memory was cleared. One of the owner has to be in the memory as well, since a question ends only what it finds there.
+memory was cleared. One of the owner has to be in the memory as well, unless it was denied, since a question ends only
+what it finds there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from django.db import connections
 from django.db.models import Q
 
 from chatmemory_django.chat.approvals.tables import ToolApproval
-from chatmemory_django.chat.model import OWNER, ApprovalRequested
+from chatmemory_django.chat.model import CLIENT, OWNER, ApprovalRequested
 from chatmemory_django.chat.ui_messages import Approval
 from chatmemory_django.db.isolation import as_now, has_locked
 from chatmemory_django.messages import AiMessage, MessageType, ToolExecutionRequest
@@ -22,6 +23,12 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.operations.whole import messages_of
 
 State = ToolApproval.State
+
+OWNERS = (OWNER, CLIENT)
+"""What ``approve_by`` is for calls that wait for the owner of their conversation."""
+
+BESIDE_MEMORY = ~Q(approve_by__in=OWNERS) | Q(approved=False)
+"""The calls that wait also if they have left the memory."""
 
 UNKNOWN = "This call was approved, and interrupted while it ran: its outcome is unknown. It is not run again."
 """What the model reads, and the page shows, of an approved call whose process died."""
@@ -67,7 +74,7 @@ def waiting_answers(conversation: Conversation) -> list[Waiting]:
     newest = history.filter(type=MessageType.AI).last()
     if newest is None:
         return []
-    is_remembered = Q(sequence__gte=conversation.window_start) | ~Q(approve_by=OWNER)
+    is_remembered = Q(sequence__gte=conversation.window_start) | BESIDE_MEMORY
     found: dict[int, list[ToolApproval]] = {}
     for approval in approvals_of(conversation).filter(is_remembered, sequence__gt=conversation.forgotten_through):
         found.setdefault(approval.sequence, []).append(approval)
@@ -81,10 +88,13 @@ def waiting_answers(conversation: Conversation) -> list[Waiting]:
     ]
 
 
-def pending_calls(conversation: Conversation) -> list[tuple[ToolApproval, ToolExecutionRequest]]:
-    """Return the calls of *conversation* that wait for a decision."""
+def pending_calls(
+    conversation: Conversation, *, in_client: bool = False
+) -> list[tuple[ToolApproval, ToolExecutionRequest]]:
+    """Return the calls of *conversation* that wait for a decision or, *in_client*, for an output."""
     answers = waiting_answers(conversation)
-    return [(each, answer.call(each)) for answer in answers for each in answer.approvals if each.is_pending]
+    pending = [(each, answer.call(each)) for answer in answers for each in answer.approvals if each.is_pending]
+    return [(each, call) for each, call in pending if each.is_for_client is in_client]
 
 
 def newest_waiting(conversation: Conversation) -> Waiting | None:
@@ -119,10 +129,10 @@ def ids_beside_memory(conversations: ConversationQuerySet) -> set[str | None]:
     """
     Return the ids of the calls that wait in *conversations*, which is one at most, also if its memory has lost them.
 
-    Those of the owner are not among them, since they wait in the memory alone.
+    Those of the owner are not among them unless they were denied, since they wait in the memory alone.
     """
     approvals = ToolApproval.objects.using(conversations.db).filter(conversation__in=conversations.values("pk"))
-    waiting = list(approvals.exclude(state=State.ENDED).exclude(approve_by=OWNER).select_related("conversation"))
+    waiting = list(approvals.exclude(state=State.ENDED).filter(BESIDE_MEMORY).select_related("conversation"))
     if not waiting:
         return set()
     rows = messages_of(waiting[0].conversation).defer("verbatim")
@@ -152,6 +162,7 @@ def shown_approvals(
             each.sequence in waiting and each.is_open and not each.has_expired and each.id not in dead,
             UNKNOWN if each.id in dead else "",
             may is not None and each.is_pending and not may(each.approve_by),
+            each.is_for_client,
         )
         for each in found
     }

@@ -15,14 +15,19 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from chatmemory_django.chat.costs.spending import read_spending
-from chatmemory_django.chat.costs.tables import ModelCall, Purpose
+from chatmemory_django.chat.costs.tables import ModelCall, ModelCallQuerySet, Purpose
 from chatmemory_django.chat.costs.usage import By, Usage, usage
+from chatmemory_django.core.labels import MAX_LABELS
 
 PERIODS = (1, 7, 30, 90, 365)
 """The periods that the page offers, in days."""
 
 SHOWN = 20
 """How many models and owners are shown: those with the most tokens."""
+
+
+NEWEST = 200
+"""Of how many of the newest calls the labels are shown."""
 
 
 class Row(NamedTuple):
@@ -35,7 +40,7 @@ class Row(NamedTuple):
 
 @admin.register(ModelCall)
 class ModelCallAdmin(admin.ModelAdmin):
-    """The page of what calls of models used and cost, by day, model, purpose and owner, or for one owner."""
+    """The page of what calls of models used and cost, by day, model, purpose, owner and label, or for one owner."""
 
     class Media:
         css = {"all": ("chatmemory/admin.css",)}  # noqa: RUF012  # as Django documents it
@@ -77,6 +82,9 @@ class ModelCallAdmin(admin.ModelAdmin):
             names = _names_of(row.key for row in found)
             owners = [Row(names.get(row.key, row.key) or _("Nobody"), row.key, row) for row in found]
             tables.append((_("By owner"), _("Owner"), owners))
+        for name in _labels_in(calls):
+            labelled = [Row(row.key or _("Without this label"), None, row) for row in rows(f"label:{name}")]
+            tables.append((_("By label: %(name)s") % {"name": name}, name, labelled))
         context = {
             **self.admin_site.each_context(request),
             "title": _("Usage"),
@@ -97,6 +105,12 @@ class ModelCallAdmin(admin.ModelAdmin):
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         raise Http404
+
+
+def _labels_in(calls: ModelCallQuerySet) -> list[str]:
+    """Return the names of the labels that the newest of *calls* have."""
+    newest = calls.order_by("-created_at").values_list("labels", flat=True)[:NEWEST]
+    return sorted({name for labels in newest for name in labels})[:MAX_LABELS]
 
 
 def _names_of(keys: Iterable[str | None]) -> dict[str | None, str]:

@@ -7,7 +7,7 @@ A call is recorded once it has ended. That never makes an answer fail: if it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,13 +23,15 @@ from chatmemory_django import conf
 from chatmemory_django.chat.costs.estimates import NOTHING, Estimate, Part, is_refusal
 from chatmemory_django.chat.costs.summing import midnight, sum_calls
 from chatmemory_django.chat.costs.tables import MAX_NAME_LENGTH, ModelCall, Outcome, Purpose
-from chatmemory_django.chat.costs.usage import usage
 from chatmemory_django.chat.model import ChatEvent, ChatResponse, PartialText, PartialThinking, PartialToolCall
+from chatmemory_django.core.given import given
+from chatmemory_django.core.labels import checked_labels
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.core.usage import TokenUsage, to_cost
-from chatmemory_django.db.moments import LATEST, to_moment
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
+from chatmemory_django.messages import AiMessage
 from chatmemory_django.operations.recording import insert_calls
 from chatmemory_django.stores.base import CallRecords
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -55,9 +57,15 @@ class Call:
     usage: TokenUsage = NOTHING
     outcome: str = Outcome.CANCELLED
     error: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The site's own: see ``core.labels``."""
+    service_tier: str | None = None
+    """The vendor's name for the kind of service, which may have a price of its own, if the model reported it."""
     began_at: datetime = field(default_factory=timezone.now)
     estimate: Estimate = field(default_factory=Estimate, repr=False)
-    """What it used, in case that it ends before the model reports that."""
+    """What it used, in case that the model does not report that."""
+    is_estimate: bool = False
+    """Whether ``counted`` is that, once it was asked for."""
     _counted: TokenUsage | None = None
     _cost: tuple[Decimal | None] | None = None
 
@@ -65,15 +73,20 @@ class Call:
         """Note an *event* of the model."""
         match event:
             case ChatResponse(metadata=metadata):
-                self.complete(metadata.token_usage, metadata.model_name)
+                if not self.estimate.is_answered:
+                    self.estimate.arrived(_written(event.ai_message))
+                tier = metadata.attributes.get("service_tier")
+                self.complete(metadata.token_usage, metadata.model_name, tier if isinstance(tier, str) else None)
             case PartialToolCall():
                 self.estimate.arrived((event.name or "") + event.arguments)
             case PartialText() | PartialThinking():
                 self.estimate.arrived(event.text)
 
-    def complete(self, usage: TokenUsage | None, model: str | None) -> None:
-        """Note that the model has answered, and its *usage* and name, if it reported them."""
-        self.usage = self._counted = usage or NOTHING
+    def complete(self, usage: TokenUsage | None, model: str | None, service_tier: str | None = None) -> None:
+        """Note that the model has answered, and what it reported: *usage*, name and service tier."""
+        self.service_tier = service_tier
+        self.usage = usage or NOTHING
+        self._counted = None if self.usage == NOTHING else usage
         self.model = model or self.model
         self.outcome = Outcome.COMPLETED
 
@@ -90,19 +103,40 @@ class Call:
         if is_refusal(error) and not self.estimate.is_answered:
             self._counted = NOTHING
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self.fail(error)
+
     @property
     def counted(self) -> TokenUsage:
-        """What the model reported or, if the call ended before that, the estimate."""
+        """What the model reported or, if it reported nothing, the estimate."""
         if self._counted is None:
             self._counted = _usage_of(self.estimate)
+            self.is_estimate = self._counted != NOTHING
         return self._counted
 
     @property
     def cost(self) -> Decimal | None:
         """What it costs by the function in the settings; None if that is not known, fails, or is not set."""
         if self._cost is None:
-            self._cost = (_cost_of(self.model, self.counted),)
+            self._cost = (self.cost_of(self.counted),)
         return self._cost[0]
+
+    def cost_of(self, usage: TokenUsage) -> Decimal | None:
+        """Return what it would cost if it used that; None as for ``cost``."""
+        if usage == NOTHING:
+            return None
+        known = {"purpose": self.purpose, "labels": dict(self.labels), "service_tier": self.service_tier}
+        try:
+            function = cast("Callable[..., Any] | None", conf.imported(conf.general().COST))
+            cost = None if function is None else function(self.model, usage, **given(function, known))
+            return None if cost is None else to_cost(cost)
+        except Exception:
+            logger.exception("What a call of the model %r costs could not be determined.", self.model)
+            return None
 
 
 def payer(memory: Any, owner: AbstractBaseUser | None = None) -> AbstractBaseUser | None:
@@ -129,18 +163,6 @@ class Account:
     def database(self) -> str:
         """The database in which its calls are recorded."""
         return self.using or router.db_for_write(ModelCall)
-
-    def spent(self, since: datetime) -> tuple[int, Decimal]:
-        """
-        Return the tokens and the cost of the owner's calls that began *since* then.
-
-        Those that were cancelled or failed count with their estimates, so that no one evades a budget by stopping
-        answers, or by asking for what takes too long.
-        """
-        calls = ModelCall.objects.using(self.database).filter(owner=self.owner)
-        found = list(usage(calls, "outcome", since=since, until=LATEST, limit=len(Outcome)))
-        tokens = sum(each.input + each.output for each in found)
-        return tokens, sum((each.cost or Decimal(0) for each in found), Decimal(0))
 
     def records(self, calls: Sequence[Call]) -> CallRecords:
         """Return the records of *calls*, for a store that can write them with the answer."""
@@ -182,8 +204,10 @@ def _values(call: Call, owner: Any) -> dict[str, Any]:
         "output_tokens": _count(usage.output),
         "reasoning_tokens": _count(usage.reasoning),
         "cost": call.cost,
+        "is_estimate": call.is_estimate,
         "outcome": call.outcome,
         "error": call.error[:MAX_NAME_LENGTH],
+        "labels": dict(call.labels),
         "created_at": call.began_at,
     }
 
@@ -198,7 +222,7 @@ class CallRecorder:
 
     def sends(self, parts: str | Iterable[Part]) -> None:
         """
-        Note what is sent, a text, or messages and texts: if the call is cancelled or fails, it counts by an estimate.
+        Note what is sent, a text, or messages and texts: if no usage is reported, the call counts by an estimate.
 
         The *parts* are iterated over only then, and only their length is recorded.
         """
@@ -212,9 +236,9 @@ class CallRecorder:
         """Note an *event* of a ``ChatModel``: a piece of the answer or, at its end, what the call used."""
         self._call.note(event)
 
-    def used(self, usage: TokenUsage, model: str | None = None) -> None:
-        """Note what the call used, and the name of the *model* that answered, if it is another one."""
-        self._call.complete(usage, model)
+    def used(self, usage: TokenUsage, model: str | None = None, *, service_tier: str | None = None) -> None:
+        """Note what the call used, at which *service_tier*, and the *model* that answered, if it is another one."""
+        self._call.complete(usage, model, service_tier)
 
     def stop(self) -> None:
         """Note that the call is cancelled, although no exception ends it."""
@@ -249,15 +273,21 @@ class CallRecorder:
 
 
 def record_call(
-    purpose: str, model: str = "", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+    purpose: str,
+    model: str = "",
+    *,
+    owner: AbstractBaseUser | None = None,
+    memory_id: object = None,
+    labels: Mapping[str, str] | None = None,
 ) -> CallRecorder:
     """
     Return a context manager, for ``with`` and ``async with``, that records the call of a model which its block makes.
 
     *purpose* is one of ``Purpose``, *model* the name of the model. Inside of the functions that summarize or entitle a
-    conversation, *owner* and *memory_id* are those of that conversation by default. The block passes what the call used
-    to ``used``; a call without it has no counts. An exception is recorded by the name of its class; the counts are then
-    an estimate by what was passed to ``sends`` and ``arrived``, unless the vendor refused the call.
+    conversation, *owner* and *memory_id* are those of that conversation by default, and *labels* are added to those of
+    the answer. The block passes what the call used to ``used``. Without that, the counts are an estimate by what was
+    passed to ``sends`` and ``arrived``, unless the vendor refused the call. An exception is recorded by the name of its
+    class.
     """
     if purpose not in Purpose.values:
         raise ValueError(f"purpose must be one of {', '.join(Purpose.values)}, not {purpose!r}.")
@@ -265,7 +295,8 @@ def record_call(
     account = Account(None if owner is None else owner.pk) if memory is None else Account.of(memory, owner)
     if memory_id is not None:
         account = Account(account.owner, memory_key(memory_id), account.using)
-    return CallRecorder(Call(purpose, model), account)
+    own = checked_labels({**getattr(memory, "labels", {}), **(labels or {})})
+    return CallRecorder(Call(purpose, model, labels=own), account)
 
 
 def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: bool = False) -> int:
@@ -287,6 +318,11 @@ def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: boo
     return count
 
 
+def _written(message: AiMessage) -> str:
+    calls = (f"{call.name}{call.arguments}" for call in message.tool_execution_requests)
+    return f"{message.text or ''}{message.thinking or ''}{''.join(calls)}"
+
+
 def _count(tokens: int | None) -> int | None:
     return None if tokens is None else min(max(tokens, 0), _MOST)
 
@@ -297,15 +333,3 @@ def _usage_of(estimate: Estimate) -> TokenUsage:
     except Exception:
         logger.exception("What a call of a model used could not be estimated.")
         return NOTHING
-
-
-def _cost_of(model: str, usage: TokenUsage) -> Decimal | None:
-    if usage == NOTHING:
-        return None
-    try:
-        function = cast("Callable[[str, TokenUsage], Any] | None", conf.imported(conf.cost()))
-        cost = None if function is None else function(model, usage)
-        return None if cost is None else to_cost(cost)
-    except Exception:
-        logger.exception("What a call of the model %r costs could not be determined.", model)
-        return None

@@ -1,5 +1,5 @@
 """
-Estimates of what a call used whose model reported nothing: it was cancelled, or failed after it was sent.
+Estimates of what a call used whose model reported nothing, as it ended early, or never does.
 
 Vendors bill such a call, too. No tokenizer is needed: these numbers bound budgets, and are not compared with bills.
 """

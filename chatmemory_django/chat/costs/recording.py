@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, closing
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,25 @@ if TYPE_CHECKING:
 
 class RecordedChatModel(ChatModel):
     """
-    *model*, whose calls are recorded with their *purpose*; see ``record_call`` for *owner* and *memory_id*.
+    *model*, whose calls are recorded with their *purpose*; see ``record_call`` for *owner*, *memory_id* and *labels*.
 
     An ``Assistant`` records the calls of its model by itself: do not pass it this one.
     """
 
     def __init__(
-        self, model: ChatModel, purpose: str, *, owner: AbstractBaseUser | None = None, memory_id: object = None
+        self,
+        model: ChatModel,
+        purpose: str,
+        *,
+        owner: AbstractBaseUser | None = None,
+        memory_id: object = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.model = model
         self.purpose = purpose
         self.owner = owner
         self.memory_id = memory_id
+        self.labels = labels
         self._record(None)  # an invalid purpose is an error at once
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
@@ -70,4 +77,4 @@ class RecordedChatModel(ChatModel):
 
     def _record(self, model_name: str | None) -> CallRecorder:
         name = model_name or str(getattr(self.model, "model_name", "") or "")
-        return record_call(self.purpose, name, owner=self.owner, memory_id=self.memory_id)
+        return record_call(self.purpose, name, owner=self.owner, memory_id=self.memory_id, labels=self.labels)

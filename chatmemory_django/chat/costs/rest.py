@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.chat.costs.usage import BY, usage
+from chatmemory_django.core.labels import NAME
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.rest.fields import MomentField
@@ -22,7 +23,12 @@ from chatmemory_django.rest.views import ChatMemoryView
 class UsageQuery(serializers.Serializer[Any]):
     """What to count."""
 
-    by = serializers.ChoiceField(choices=list(BY), required=False, help_text="What to group by; by default, the day.")
+    by = serializers.RegexField(
+        f"^({'|'.join(BY)}|label:{NAME.pattern})$",
+        required=False,
+        help_text="What to group by: `day`, the default, `model`, `conversation`, `user`, `purpose`, `outcome`, or a "
+        "label of the site, such as `label:tenant`.",
+    )
     since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
     until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
     limit = serializers.IntegerField(
@@ -37,14 +43,17 @@ class UsageQuery(serializers.Serializer[Any]):
 
 
 class UsageRowSerializer(serializers.Serializer[Any]):
-    """What the calls of a day, a model, a conversation, a user, a purpose or an outcome used and cost."""
+    """What the calls of a day, a model, a conversation, a user, a purpose, an outcome or a label used and cost."""
 
     key = serializers.CharField(
-        allow_null=True, help_text="Null for calls whose conversation or owner was erased, or that had none."
+        allow_null=True,
+        help_text="Null for calls whose conversation or owner was erased, or that had none, or not the label.",
     )
-    calls = serializers.IntegerField(help_text="Failed and cancelled calls included; their tokens are estimates.")
+    calls = serializers.IntegerField(
+        help_text="Failed and cancelled calls included. Tokens that were not reported are estimates."
+    )
     uncounted = serializers.IntegerField(
-        help_text="How many of the calls have no counts: the model reported none, or refused the call."
+        help_text="How many of the calls have no counts: they were refused, or nothing is known of them."
     )
     unpriced = serializers.IntegerField(help_text="How many of the calls have no cost.")
     input = serializers.IntegerField(help_text="Tokens of input.")
@@ -61,7 +70,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
 class UsageSerializer(serializers.Serializer[Any]):
     """What calls of models used and cost in a period."""
 
-    by = serializers.ChoiceField(choices=list(BY))
+    by = serializers.CharField()
     since = MomentField()
     until = MomentField()
     limit = serializers.IntegerField(help_text="The maximum number of rows.")
@@ -79,13 +88,13 @@ class UsageView(ChatMemoryView):
 
     def get(self, request: Request) -> Response:
         """
-        Sum up tokens and costs by day, model, conversation, user, purpose or outcome.
+        Sum up tokens and costs by day, model, conversation, user, purpose, outcome or label.
 
         Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `next` is the URL
         of the following ones, or null.
         """
         asked, limits = self.query, conf.rest()
-        limit = min(asked.get("limit", limits["PAGE_SIZE"]), limits["MAX_PAGE_SIZE"])
+        limit = min(asked.get("limit", limits.PAGE_SIZE), limits.MAX_PAGE_SIZE)
         offset = asked.get("offset", 0)
         by = asked.get("by", "day")
         until = asked.get("until", datetime.now(UTC))

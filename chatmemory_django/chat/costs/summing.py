@@ -28,9 +28,9 @@ SUMMED_AT_ONCE = 50_000
 DAY = datetime.timedelta(days=1)
 
 _DIMENSIONS: Mapping[Span, tuple[str, ...]] = {
-    Span.DAY: ("owner", "purpose", "model", "outcome"),
-    Span.TOTAL: ("purpose", "model", "outcome"),
-    Span.MONTH: ("owner",),
+    Span.DAY: ("owner", "purpose", "model", "outcome", "labels"),
+    Span.TOTAL: ("purpose", "model", "outcome", "labels"),
+    Span.MONTH: ("owner", "labels"),
 }
 """What the rows of each span distinguish."""
 

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models, router
 from django.db.models import Count, Q, Sum
+from django.db.models.fields.json import KeyTextTransform
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -46,6 +47,10 @@ MAX_NAME_LENGTH = 100
 """How many characters of the name of a model, or of the class of an error, are stored."""
 
 
+BUDGET_LOCKS = 256
+"""How many rows strict budgets lock: those of two users, or of two labels, seldom have the same."""
+
+
 class Purpose(models.TextChoices):
     """What a model was called for."""
 
@@ -62,6 +67,18 @@ class Outcome(models.TextChoices):
     COMPLETED = "completed", _("Completed")
     FAILED = "failed", _("Failed")
     CANCELLED = "cancelled", _("Cancelled")
+
+
+class LabelValue(KeyTextTransform):
+    """The value of the label *name*, compared exactly on every database; null without such a label."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "labels")
+
+    def as_mysql(self, compiler: Any, connection: Any) -> Any:
+        sql, parameters = super().as_mysql(compiler, connection)
+        collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+        return f"CONVERT({sql} USING utf8mb4) COLLATE {collation}", parameters
 
 
 class ModelCallQuerySet(models.QuerySet["ModelCall"]):
@@ -95,8 +112,8 @@ class ModelCall(models.Model):
     """
     One call of a model. It outlives its conversation and its owner, and then names neither.
 
-    If it was cancelled, or failed after it was sent, its counts are estimates: its outcome is not "completed". They are
-    null if a model that has answered reported none, and if the vendor refused the call.
+    If its model reported nothing, its counts are estimates. They are null if nothing is known of what was sent either,
+    and if the vendor refused the call.
     """
 
     owner = OwnerField(
@@ -126,10 +143,13 @@ class ModelCall(models.Model):
     cache_write_1h_tokens = models.PositiveIntegerField(_("tokens written to the cache for an hour"), null=True)
     output_tokens = models.PositiveIntegerField(_("output tokens"), null=True)
     reasoning_tokens = models.PositiveIntegerField(_("reasoning tokens"), null=True)
+    is_estimate = models.BooleanField(_("estimated"), default=False)
     cost = models.DecimalField(_("cost"), max_digits=COST_DIGITS, decimal_places=COST_PLACES, null=True)
     outcome = models.CharField(_("outcome"), max_length=16, choices=Outcome.choices)
     # The name of its class: the text of an error may quote a message.
     error = models.CharField(_("error"), max_length=MAX_NAME_LENGTH, blank=True)
+    # The site's own, by which calls are summed up: see ``core.labels``.
+    labels = models.JSONField(_("labels"), default=dict, blank=True)
     created_at = models.DateTimeField(_("time"), default=timezone.now)
     # The run that added it to the sums; null until then.
     summed = models.BigIntegerField(null=True, editable=False)
@@ -154,11 +174,11 @@ class Span(models.TextChoices):
     """Of which calls a row of ``CallSum`` is the sum."""
 
     DAY = "day"
-    """Those of a day with the same owner, purpose, model and outcome."""
+    """Those of a day with the same owner, purpose, model, outcome and labels."""
     TOTAL = "total"
-    """Those of a day with the same purpose, model and outcome, of all owners together."""
+    """Those of a day with the same purpose, model, outcome and labels, of all owners together."""
     MONTH = "month"
-    """Those of a month with the same owner."""
+    """Those of a month with the same owner and labels."""
 
 
 class CallSumQuerySet(models.QuerySet["CallSum"]):
@@ -194,6 +214,7 @@ class CallSum(models.Model):
     purpose = models.CharField(max_length=16, blank=True)
     model = ExactCharField(max_length=MAX_NAME_LENGTH, blank=True)
     outcome = models.CharField(max_length=16, blank=True)
+    labels = models.JSONField(default=dict)
     calls = models.BigIntegerField()
     uncounted = models.BigIntegerField()
     unpriced = models.BigIntegerField()
@@ -217,6 +238,22 @@ class CallSum(models.Model):
 
     def __str__(self) -> str:
         return f"{self.span} {self.begin}"
+
+
+class BudgetLock(models.Model):
+    """
+    What answers lock that ask at the same moment what is left of the same strict budget.
+
+    Which row it is depends on whose budget it is. There are at most ``BUDGET_LOCKS``, made on demand.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.pk)
 
 
 def forget_payer(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:

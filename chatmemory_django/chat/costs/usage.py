@@ -1,9 +1,9 @@
-"""What calls of models used and cost, by day, model, conversation, user, purpose or outcome."""
+"""What calls of models used and cost, by day, model, conversation, user, purpose, outcome or label."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -13,14 +13,25 @@ from django.db import connections
 from django.db.models import F, Lookup
 from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
+from django.db.models.lookups import Exact
 
 from chatmemory_django.chat.costs.summing import DAY, midnight
-from chatmemory_django.chat.costs.tables import MEASURES, CallSum, CallSumQuerySet, ModelCall, ModelCallQuerySet, Span
+from chatmemory_django.chat.costs.tables import (
+    MEASURES,
+    CallSum,
+    CallSumQuerySet,
+    LabelValue,
+    ModelCall,
+    ModelCallQuerySet,
+    Span,
+)
+from chatmemory_django.core.labels import label_in
 from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation
 
-By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose", "outcome"]
+By: TypeAlias = Literal["day", "model", "conversation", "user", "purpose", "outcome"] | str
+"""What calls are grouped by: one of ``BY``, or a label of the site, for example ``"label:tenant"``."""
 
 BY: tuple[By, ...] = ("day", "model", "conversation", "user", "purpose", "outcome")
 
@@ -38,18 +49,18 @@ _KEYS_OF_SUMS: dict[By, Combinable] = {**_KEYS, "day": F("begin")}
 
 class Usage(NamedTuple):
     """
-    What the calls of a day, a model, a conversation, a user, a purpose or an outcome used.
+    What the calls of a day, a model, a conversation, a user, a purpose, an outcome or a label used.
 
     *key* is a day, in UTC or, without ``USE_TZ``, in the time zone of the site; the name of a model; a memory id; the
-    primary key of a user as text; a purpose; or an outcome. It is None for calls whose conversation or owner was
-    erased, or that had none.
+    primary key of a user as text; a purpose; an outcome; or the value of the label. It is None for calls whose
+    conversation or owner was erased, or that had none, and for those without the label.
     """
 
     key: str | None
     calls: int
     """How many there were, failed and cancelled ones included."""
     uncounted: int
-    """How many of them have no counts: the model reported none, or refused the call."""
+    """How many of them have no counts: they were refused, or nothing is known of what was sent."""
     unpriced: int
     """How many of them have no cost."""
     input: int
@@ -74,19 +85,28 @@ def usage(
     until: datetime.datetime,
     limit: int,
     offset: int = 0,
+    labels: Mapping[str, str] | None = None,
 ) -> Iterator[Usage]:
     """
     Yield what *calls* used that began at *since* or later, and before *until*, aware datetimes.
+
+    With *labels*, these are the calls that have all of them.
 
     These are at most *limit* entries after the first *offset*. Days come latest first, all others with the most tokens
     first. A call of a model has one record, so answers that were generated again, failed or removed count as well.
 
     Of all calls, and of those that are filtered by their ``owner`` alone, past days are read from their sums, which
     outlive the calls; by conversation, or filtered in another way, each call is read.
+
+    Raises:
+        ValueError: *by* is none of these.
+
     """
+    if by not in BY and label_in(by) is None:
+        raise ValueError(f"by must be one of {', '.join(BY)}, or a label like 'label:tenant', not {by!r}.")
     tokens = "SUM(sum_of_input) + SUM(sum_of_output) DESC, SUM(sum_of_calls) DESC, key0"
     order = "key0 DESC" if by == "day" else tokens
-    found = _read(calls, [by], since, until, f"ORDER BY {order} LIMIT %s OFFSET %s", [limit, offset])
+    found = _read(calls, [by], since, until, f"ORDER BY {order} LIMIT %s OFFSET %s", [limit, offset], labels)
     keys = [key for key, *_ in found]
     names = _names(calls, by, keys)
     for key, *counts, cost in found:
@@ -104,6 +124,28 @@ def tokens_by_day(
         yield datetime.date.fromisoformat(str(day)), model, int(numbers["input"] + numbers["output"])
 
 
+def selects(
+    calls: ModelCallQuerySet,
+    by: Sequence[By],
+    since: datetime.datetime,
+    until: datetime.datetime,
+    labels: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield SQL, and its parameters, that together select the sums of the ``MEASURES`` of *calls*; see ``usage``."""
+    having: Any = [Exact(LabelValue(name), value) for name, value in (labels or {}).items()]
+    for part in _parts(calls, by, since, until):
+        keys = {f"key{number}": _key(each, part) for number, each in enumerate(by)}
+        with suppress(EmptyResultSet):
+            yield part.filter(*having).sums(**keys).query.get_compiler(calls.db).as_sql()
+
+
+def _key(by: By, rows: ModelCallQuerySet | CallSumQuerySet) -> Combinable:
+    name = label_in(by)
+    if name is not None:
+        return LabelValue(name)
+    return (_KEYS if rows.model is ModelCall else _KEYS_OF_SUMS)[by]
+
+
 def _read(
     calls: ModelCallQuerySet,
     by: Sequence[By],
@@ -111,22 +153,17 @@ def _read(
     until: datetime.datetime,
     order: str = "",
     parameters: Sequence[Any] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> list[tuple[Any, ...]]:
     """Return the keys and the measures of *calls*, as one statement reads them; the ORM does not sum up a union."""
-    selects: list[str] = []
-    values: list[Any] = []
-    for part in _parts(calls, by, since, until):
-        keys = _KEYS if part.model is ModelCall else _KEYS_OF_SUMS
-        with suppress(EmptyResultSet):
-            rows = part.sums(**{f"key{number}": keys[each] for number, each in enumerate(by)})
-            select, of_select = rows.query.get_compiler(calls.db).as_sql()
-            selects.append(f"SELECT part.* FROM ({select}) part")  # noqa: S608  # for MariaDB, the ORM orders each
-            values += of_select
-    if not selects:
+    found = list(selects(calls, by, since, until, labels))
+    if not found:
         return []
     keys_read = ", ".join(f"key{number}" for number in range(len(by)))
     measures = ", ".join(f"SUM(sum_of_{each})" for each in MEASURES)
-    union = " UNION ALL ".join(selects)
+    # For MariaDB, as the ORM orders each.
+    union = " UNION ALL ".join(f"SELECT part.* FROM ({select}) part" for select, _ in found)  # noqa: S608  # the ORM's
+    values = [value for _, of_select in found for value in of_select]
     with connections[calls.db].cursor() as cursor:
         cursor.execute(
             f"SELECT {keys_read}, {measures} FROM ({union}) parts GROUP BY {keys_read} {order}",  # noqa: S608  # names

@@ -12,8 +12,9 @@ from django.utils.translation import gettext
 from chatmemory_django import conf
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.waiting import shown_approvals
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.http.files import Files, with_addresses
-from chatmemory_django.chat.ui_messages import to_ui_messages
+from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
@@ -68,11 +69,11 @@ def newest_messages(conversation: Conversation, files: Files, may: May, *, is_an
     left out.
     """
     history = conversation.history().defer("verbatim")
-    most = int(conf.chat()["MAX_MESSAGES"])
+    most = chat_settings().MAX_MESSAGES
     sizes: Any = conversation.history().with_size().order_by("-sequence")
     found: list[tuple[int, int]] = list(sizes.values_list("sequence", "size")[: most + 1])
     shown: list[_Shown] = []
-    left = int(conf.rest()["MAX_PAGE_CHARACTERS"])
+    left = conf.rest().MAX_PAGE_CHARACTERS
     for part in _parts(found[:most]):
         rows = history.filter(sequence__range=(min(part), max(part))).order_by("-sequence")
         for row in rows:
@@ -93,6 +94,18 @@ def newest_messages(conversation: Conversation, files: Files, may: May, *, is_an
         shown = _before_stream(shown, last, {sequence for sequence, _ in approvals})
     messages = to_ui_messages(shown, approvals, unknown=gettext(OUTCOME_UNKNOWN))
     return Listed(messages, is_open)
+
+
+def newest_ids(conversation: Conversation) -> list[str]:
+    """Return the ids of the newest messages on the path, oldest first, as pages know them."""
+    rows = conversation.history().only("sequence", "type", "client_message_id").order_by("-sequence")
+    ids: list[str] = []
+    is_answer = False
+    for row in reversed(rows[: chat_settings().MAX_MESSAGES]):
+        begins = row.type == MessageType.USER or (row.type == MessageType.AI and not is_answer)
+        ids += [ui_id(row)] if begins else []
+        is_answer = row.type != MessageType.USER and (is_answer or begins)
+    return ids
 
 
 def _before_stream(shown: list[_Shown], question: int, waited: set[int]) -> list[_Shown]:

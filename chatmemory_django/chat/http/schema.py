@@ -38,7 +38,7 @@ REFUSALS = {
     "400": "The request is invalid.",
     "401": "No one is signed in, or the token is invalid.",
     "403": "The user may not chat, or the CSRF token is missing.",
-    "404": "There is no such chat, message or file of the user.",
+    "404": "There is no such chat, message or file of the user, or no such assistant.",
     "409": "Another answer is being generated, or the conversation has changed.",
     "413": "The body or the message is too large.",
     "415": "The model does not take a file of the message.",
@@ -61,6 +61,17 @@ ANSWER = {
     "parts": [{"type": "text", "text": "Hamburg."}],
 }
 ASKED = {"id": "orders", "messages": [QUESTION]}
+
+_UNKNOWN = {
+    "type": "object",
+    "description": "The question before this one is not stored; the ids are those of the newest messages that are.",
+    "required": ["error", "unknown", "messages"],
+    "properties": {
+        "error": {"type": "string"},
+        "unknown": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "string"}},
+    },
+}
 
 _PART = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}, "text": {"type": "string"}}}
 
@@ -92,7 +103,9 @@ class ChatSchema(AutoSchema):
         view: Any = self.view
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         for status in (*ALWAYS, *view.refusals):
-            content = {"text/plain": {"schema": {"type": "string"}}}
+            content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+            if status == "409" and isinstance(view, _Chat):
+                content["application/json"] = {"schema": _UNKNOWN}
             bodies[status] = {"description": REFUSALS[status], "content": content}
         return dict(sorted(bodies.items()))
 
@@ -117,9 +130,18 @@ class _Chat(_View):
             "Question",
             {
                 "id": serializers.CharField(help_text="The chat's id: a UUID, a memory id of the user, or any other."),
-                "messages": UiMessageSerializer(many=True, help_text="The chat; only its last message is used."),
+                "messages": UiMessageSerializer(
+                    many=True, help_text="The chat: its last message, and the ids of those before it."
+                ),
                 "trigger": serializers.ChoiceField(
-                    ["submit-message", "regenerate-message"], required=False, help_text="Whether to answer once more."
+                    ["submit-message", "regenerate-message"],
+                    required=False,
+                    help_text="Whether to answer once more. With it, the question follows what stands before it.",
+                ),
+                "assistant": serializers.CharField(
+                    required=False,
+                    allow_null=True,
+                    help_text="The assistant, of those that the site has by name; later questions need none.",
                 ),
                 "messageId": serializers.CharField(
                     required=False, allow_null=True, help_text="The message to regenerate; by default, the last."

@@ -77,6 +77,11 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "tool approvals",
                 "ordering": ("sequence", "position"),
                 "default_permissions": (),
+                "indexes": [
+                    chatmemory_django.models.SparseIndex(
+                        fields=["decided_at"], name="chatmemory_chat_decided", rows=models.Q(("state", "waiting"))
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -100,10 +105,19 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("active", models.BigIntegerField(null=True, unique=True)),
+                ("assistant", chatmemory_django.models.ExactCharField(blank=True, max_length=64, null=True)),
                 ("question", models.PositiveIntegerField(null=True)),
                 ("fence", models.PositiveBigIntegerField()),
                 ("lease", models.DateTimeField()),
+                ("listened_at", models.DateTimeField()),
                 ("is_stopping", models.BooleanField(default=False)),
+                ("context", models.CharField(default="", max_length=255)),
+                ("asked", models.TextField(db_default="", default="")),
+                ("language", models.CharField(default="", max_length=35)),
+                ("time_zone", models.CharField(default="", max_length=64)),
+                ("reserved", models.BigIntegerField(null=True)),
+                ("reserved_cost", models.DecimalField(decimal_places=10, max_digits=20, null=True)),
+                ("labels", models.JSONField(null=True)),
                 ("created_at", models.DateTimeField()),
                 ("ended_at", models.DateTimeField(null=True)),
                 (
@@ -121,6 +135,15 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="BudgetLock",
+            fields=[
+                ("id", models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="CallSum",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -132,6 +155,7 @@ class Migration(migrations.Migration):
                 ("purpose", models.CharField(blank=True, max_length=16)),
                 ("model", chatmemory_django.models.ExactCharField(blank=True, max_length=100)),
                 ("outcome", models.CharField(blank=True, max_length=16)),
+                ("labels", models.JSONField(default=dict)),
                 ("calls", models.BigIntegerField()),
                 ("uncounted", models.BigIntegerField()),
                 ("unpriced", models.BigIntegerField()),
@@ -193,6 +217,7 @@ class Migration(migrations.Migration):
                 ),
                 ("output_tokens", models.PositiveIntegerField(null=True, verbose_name="output tokens")),
                 ("reasoning_tokens", models.PositiveIntegerField(null=True, verbose_name="reasoning tokens")),
+                ("is_estimate", models.BooleanField(default=False, verbose_name="estimated")),
                 ("cost", models.DecimalField(decimal_places=10, max_digits=20, null=True, verbose_name="cost")),
                 (
                     "outcome",
@@ -203,6 +228,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("error", models.CharField(blank=True, max_length=100, verbose_name="error")),
+                ("labels", models.JSONField(blank=True, default=dict, verbose_name="labels")),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="time")),
                 ("summed", models.BigIntegerField(editable=False, null=True)),
                 (

@@ -15,7 +15,7 @@ from chatmemory_django.chat.openai.answers import AnswerReader
 from chatmemory_django.chat.openai.clients import Clients
 from chatmemory_django.chat.openai.errors import model_errors
 from chatmemory_django.chat.openai.requests import to_messages, to_options
-from chatmemory_django.chat.outgoing.rules import Rules, rules_of
+from chatmemory_django.chat.outgoing import Rules, named, rules_of
 from chatmemory_django.formats.openai_files import AUDIO_TYPES
 from chatmemory_django.messages import AiMessage
 
@@ -94,7 +94,8 @@ class OpenAiChatModel(ChatModel):
     @cached_property
     def rules(self) -> Rules:
         url = self._base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        return _expressible(self._rules or rules_of(self.model_name, url))
+        rules = self._rules or rules_of(self.model_name, url)
+        return replace(_expressible(rules), vendor=rules.vendor or self.model_name)
 
     def returns_thinking(self, message: AiMessage) -> bool:
         return bool(message.tool_execution_requests) and self.rules.returns_reasoning
@@ -102,13 +103,13 @@ class OpenAiChatModel(ChatModel):
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
         with model_errors(has_positions=_has_positions(request, arguments)):
-            return AnswerReader.of(self._clients.for_threads().chat.completions.create(**arguments))
+            return self._named(AnswerReader.of(self._clients.for_threads().chat.completions.create(**arguments)))
 
     async def do_achat(self, request: ChatRequest) -> ChatResponse:
         arguments = self._arguments(request)
         with model_errors(has_positions=_has_positions(request, arguments)):
             client = await self._clients.for_loop()
-            return AnswerReader.of(await client.chat.completions.create(**arguments))
+            return self._named(AnswerReader.of(await client.chat.completions.create(**arguments)))
 
     def do_stream(self, request: ChatRequest) -> Generator[ChatEvent, None, None]:
         arguments = self._arguments(request, stream=True)
@@ -118,7 +119,7 @@ class OpenAiChatModel(ChatModel):
         with stream, model_errors(lost=BrokenStreamError):
             for chunk in stream:
                 yield from answer.add(chunk)
-        yield answer.end()
+        yield self._named(answer.end())
 
     async def do_astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         arguments = self._arguments(request, stream=True)
@@ -131,7 +132,10 @@ class OpenAiChatModel(ChatModel):
                 async for chunk in stream:
                     for event in answer.add(chunk):
                         yield event
-        yield answer.end()
+        yield self._named(answer.end())
+
+    def _named(self, response: ChatResponse) -> ChatResponse:
+        return ChatResponse(named(response.ai_message, self.rules), response.metadata)
 
     def _arguments(self, request: ChatRequest, *, stream: bool = False) -> dict[str, Any]:
         arguments = {

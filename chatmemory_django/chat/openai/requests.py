@@ -78,7 +78,7 @@ def _sent(message: ChatMessage, rules: Rules) -> list[dict[str, Any]]:
     # Attributes may be those of another server, so they are not sent.
     text = message.text or ("" if rules.words is Words.NEVER_NULL else None)
     sent = message_to_openai(AiMessage(text, None, calls))
-    return [{**sent, "reasoning_content": reasoning_of(message)} if calls and rules.returns_reasoning else sent]
+    return [{**sent, "reasoning_content": reasoning_of(message, rules)} if calls and rules.returns_reasoning else sent]
 
 
 def _with_known_detail(content: Content | None) -> Content | None:

@@ -1,6 +1,15 @@
 """What is sent to a model, made fit for its vendor: ``rules`` are what vendors accept, ``fitting`` applies them."""
 
-from chatmemory_django.chat.outgoing.fitting import Change, Changed, Outgoing, as_object, for_vendor, reasoning_of
+from chatmemory_django.chat.outgoing.explaining import with_changes
+from chatmemory_django.chat.outgoing.fitting import (
+    Change,
+    Changed,
+    Outgoing,
+    as_object,
+    for_vendor,
+    named,
+    reasoning_of,
+)
 from chatmemory_django.chat.outgoing.rules import (
     ANTHROPIC,
     BEDROCK,
@@ -43,6 +52,8 @@ __all__ = [
     "Words",
     "as_object",
     "for_vendor",
+    "named",
     "reasoning_of",
     "rules_of",
+    "with_changes",
 ]

@@ -1,9 +1,10 @@
 """
 How messages are made fit for a vendor.
 
-Only what is sent is changed. It is the same for the same messages, in every process, and what it is for one does not
-depend on those before it, so that prompt caches hold when these leave the window. There are two exceptions: system
-messages that are joined, and images beyond the most that a vendor takes. Everything that is inserted is constant.
+Only what is sent is changed. It is the same for the same messages, in every process, and what it is for one depends
+neither on those behind it nor on those before it, so that prompt caches hold as a conversation goes on, and when others
+leave the window. The exceptions are system messages that are joined, images beyond the most that a vendor takes, and
+what is there twice, of which the first stays as it is. Everything that is inserted is constant.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ ID_LENGTH = 9
 IMAGES_AT_A_TIME = 20
 """How many images become notes together where there are too many, so that not each new one changes what is sent."""
 
+OWN_TOOLS = frozenset({"builtin-tool-call", "builtin-tool-return"})
+"""What pydantic-ai calls the calls of a vendor's own tools, such as a search, and their results."""
+
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KINDS = {ImageContent: "image", AudioContent: "audio", VideoContent: "video", PdfFileContent: "pdf"}
 _FIELDS = {ImageContent: "image", AudioContent: "audio", VideoContent: "video", PdfFileContent: "pdf_file"}
@@ -103,7 +107,7 @@ class Change(StrEnum):
     SPLIT = "split"
     """The calls of an answer are sent one at a time."""
     THINKING = "thinking"
-    """What the vendor sent with the answer, such as thinking, is sent with a later one that is the same."""
+    """What the vendor sent with the answer, such as thinking, is sent with an earlier one that is the same."""
 
 
 class Changed(NamedTuple):
@@ -139,9 +143,18 @@ def for_vendor(messages: Sequence[tuple[int, ChatMessage]], rules: Rules, *, beg
     return _Fitting(rules, begun).of(messages)
 
 
-def reasoning_of(message: AiMessage) -> str:
+def reasoning_of(message: AiMessage, rules: Rules) -> str:
     """Return the ``reasoning_content`` of *message*: its thinking, unless that is known to be of another vendor."""
-    return REASONING if not message.thinking or VENDOR_ATTRIBUTE in message.attributes else message.thinking
+    kept = message.attributes.get(VENDOR_ATTRIBUTE)
+    vendor = kept.get("provider_name", "") if isinstance(kept, Mapping) else rules.vendor
+    return message.thinking if message.thinking and vendor == rules.vendor else REASONING
+
+
+def named(message: AiMessage, rules: Rules) -> AiMessage:
+    """Return *message* with the name of the vendor, if ``reasoning_of`` will ask for it."""
+    if not (message.thinking and message.tool_execution_requests):
+        return message
+    return replace(message, attributes={**message.attributes, VENDOR_ATTRIBUTE: {"provider_name": rules.vendor}})
 
 
 def as_object(arguments: str | None) -> str:
@@ -287,7 +300,7 @@ class _Fitting:
             if isinstance(last, ToolExecutionResultMessage) and not rules.user_after_result:
                 self._insert(key, NO_ANSWER)
         elif rules.alternates and isinstance(message, AiMessage) and isinstance(last, AiMessage):
-            if not (rules.returns_responses and VENDOR_ATTRIBUTE in message.attributes):
+            if not (rules.returns_responses and _has_parts(message)):
                 text = "\n\n".join(each.text for each in (last, message) if each.text) or None
                 self._merge(key, replace(message, text=text))
                 return
@@ -327,7 +340,9 @@ class _Fitting:
             fitted = tuple(self._call(key, position, call) for position, call in enumerate(calls))
             calls = calls if all(map(_is, fitted, calls)) else fitted
             self._calls = iter(calls)
-        elif text is None:  # a thought alone is refused
+        elif text is None and not (
+            self._rules.returns_responses and _has_own_tools(message, self._rules)
+        ):  # no thought alone
             self._note(key, Change.LEFT_OUT)
             return
         if text is not message.text or calls is not message.tool_execution_requests:
@@ -354,19 +369,18 @@ class _Fitting:
 
     def _made_ids(self, messages: Sequence[tuple[int, ChatMessage]]) -> Mapping[tuple[int, int], str]:
         """
-        Return an id for each call whose own does not fit, or is that of a later call, too.
+        Return an id for each call whose own does not fit, or is that of an earlier call, too.
 
-        Of calls with the same id, the last one keeps it, so that it does not depend on what has left the window.
+        Of calls with the same id, the first one keeps it, so that it does not change when another comes.
         """
-        taken: set[str | None] = set()
+        taken: set[str | None] = {None}
         made: dict[tuple[int, int], str] = {}
-        for key, message in reversed(messages):
+        for key, message in messages:
             if isinstance(message, AiMessage):
-                for position in range(len(message.tool_execution_requests) - 1, -1, -1):
-                    own = message.tool_execution_requests[position].id
-                    if own in taken or own is None or not self._rules.call_id.fullmatch(own):
-                        made[key, position] = _hashed(f"{key} {position} {own or ''}")
-                    taken.add(own)
+                for position, call in enumerate(message.tool_execution_requests):
+                    if call.id in taken or not self._rules.call_id.fullmatch(call.id or ""):
+                        made[key, position] = _hashed(f"{key} {position} {call.id or ''}")
+                    taken.add(call.id)
         return made
 
     def _one_at_a_time(self) -> Iterator[tuple[int, ChatMessage]]:
@@ -460,11 +474,12 @@ class _Fitting:
         taken = rules.files & rules.result_files if is_result else rules.files
         if kind not in taken or (kind == "pdf" and (source.mime_type or PDF) != PDF):
             return False
-        data = base64_of(source)
-        if data is None:
+        data, stored = base64_of(source), source.file  # stored, it is only explained: what is sent is whole
+        if data is None and stored is None:
             return bool(source.url) and kind in rules.linked
-        types = rules.audio_types if kind == "audio" else None
-        return data != "" and (types is None or media_type_of(source, data) in types)
+        types = {"image": rules.image_types, "audio": rules.audio_types}.get(kind)
+        detected = "" if stored is None else stored.type
+        return data != "" and (types is None or media_type_of(source, data or "", detected) in types)
 
     def _too_many_images(self, messages: Sequence[tuple[int, ChatMessage]]) -> int:
         """Return how many of the first images are left out."""
@@ -497,15 +512,35 @@ def _are_paired(messages: Sequence[tuple[int, ChatMessage]]) -> bool:
     return not calls
 
 
+def _has_parts(message: AiMessage) -> bool:
+    """Return whether *message* has what its vendor sent with it: more than the vendor's name."""
+    kept = message.attributes.get(VENDOR_ATTRIBUTE)
+    return kept is not None and not (isinstance(kept, Mapping) and kept.keys() == {"provider_name"})
+
+
+def _has_own_tools(message: AiMessage, rules: Rules) -> bool:
+    """Return whether *message* has calls of the vendor's own tools, such as a search, which no other vendor is sent."""
+    kept = message.attributes.get(VENDOR_ATTRIBUTE)
+    if not isinstance(kept, Mapping) or _brand(kept.get("provider_name")) != _brand(rules.vendor):
+        return False
+    parts = kept.get("parts", ())
+    return any(isinstance(part, Mapping) and part.get("part_kind") in OWN_TOOLS for part in parts)
+
+
+def _brand(vendor: object) -> str:
+    """Return the name of *vendor* without that of its API."""
+    return str(vendor).partition("-")[0]
+
+
 def _repeated(messages: Sequence[tuple[int, ChatMessage]]) -> Iterator[int]:
-    """Yield the sequences of answers with a response of their vendor that a later answer has, too."""
-    later: set[object] = set()
-    for key, message in reversed(messages):
+    """Yield the sequences of answers with a response of their vendor that an earlier answer has, too."""
+    earlier: set[object] = set()
+    for key, message in messages:
         response = message.attributes.get(VENDOR_ATTRIBUTE) if isinstance(message, AiMessage) else None
         if isinstance(response, Mapping) and (response_id := response.get("provider_response_id")):
-            if response_id in later:
+            if response_id in earlier:
                 yield key
-            later.add(response_id)
+            earlier.add(response_id)
 
 
 def _joined(first: UserMessage, second: UserMessage) -> UserMessage:

@@ -46,6 +46,9 @@ class Calls(Enum):
 KINDS = frozenset({"image", "audio", "video", "pdf"})
 """The kinds of files."""
 
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The media types of images that all vendors take, except GIF, which Gemini does not."""
+
 ANYTHING = re.compile(".+", re.DOTALL)
 
 
@@ -81,14 +84,18 @@ class Rules:
     """... those of them that it takes in the result of a tool, too, ..."""
     linked: frozenset[str] = KINDS
     """... and those that may be given by a URL."""
+    image_types: frozenset[str] | None = None
+    """The media types of images, ..."""
     audio_types: frozenset[str] | None = None
-    """The media types of audio files; None for all."""
+    """... and those of audio files; None for all."""
     max_images: int | None = 100
     """How many images a request may have."""
     text_beside_pdf: bool = True
     """Whether a message with a PDF file must have a text."""
     returns_reasoning: bool = False
-    """Whether an answer that calls tools must have ``reasoning_content``, the model's thinking."""
+    """Whether an answer that calls tools must have ``reasoning_content``, the model's thinking, ..."""
+    vendor: str = ""
+    """... and the vendor's name: nobody else's thinking goes back. A model without one gives its own."""
     returns_responses: bool = True
     """Whether the model's class sends back what the vendor sent with an answer, such as signatures of thinking, ..."""
     repeats_responses: bool = False
@@ -108,6 +115,7 @@ OPENAI = Rules(
     call_id=re.compile(".{1,40}", re.DOTALL),
     reads_arguments=False,
     files=frozenset({"image", "audio", "pdf"}),
+    image_types=PICTURES,
     max_images=None,
     text_beside_pdf=False,
     repeats_responses=True,
@@ -129,6 +137,7 @@ ANTHROPIC = Rules(
     call_id=re.compile("[A-Za-z0-9_-]+"),
     tool_name=re.compile("[A-Za-z0-9_-]{1,128}"),
     files=frozenset({"image", "pdf"}),
+    image_types=PICTURES,
     text_beside_pdf=False,
     repeats_responses=True,
 )
@@ -139,6 +148,7 @@ GEMINI = Rules(
     user_after_result=True,
     call_id=ANYTHING,
     tool_name=re.compile("[A-Za-z0-9_.:-]{1,64}"),
+    image_types=PICTURES - {"image/gif"} | {"image/heic", "image/heif"},
     max_images=None,
     text_beside_pdf=False,
     repeats_responses=True,
@@ -151,6 +161,7 @@ BEDROCK = Rules(
     call_id=re.compile("[A-Za-z0-9_-]{1,64}"),
     specifies_tools=True,
     files=frozenset({"image", "pdf"}),
+    image_types=PICTURES,
     result_files=frozenset({"image"}),
     repeats_responses=True,
 )
@@ -162,14 +173,15 @@ MISTRAL = Rules(
     words=Words.ANY,
     call_id=re.compile("[A-Za-z0-9]{9}"),
     files=frozenset({"image"}),
+    image_types=PICTURES,
     max_images=None,
 )
 """Mistral, and servers of its models."""
 
-DEEPSEEK = replace(OPENAI, call_id=ANYTHING, files=frozenset(), returns_reasoning=True)
+DEEPSEEK = replace(OPENAI, call_id=ANYTHING, files=frozenset(), returns_reasoning=True, vendor="deepseek")
 """DeepSeek's own server."""
 
-MOONSHOT = DEEPSEEK
+MOONSHOT = replace(DEEPSEEK, vendor="moonshotai")
 """Moonshot's own server, of Kimi: its rules are those of DeepSeek's."""
 
 OPEN_MODEL = Rules(words=Words.NEVER_NULL, call_id=ANYTHING, tool_name=ANYTHING, ends_with_answer=True)

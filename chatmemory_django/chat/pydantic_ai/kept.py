@@ -48,7 +48,7 @@ def to_message(response: ModelResponse, model: Model) -> AiMessage:
 def to_response(message: AiMessage, model: Model, rules: Rules = STRICTEST) -> ModelResponse | None:
     """Return the response that *message* was, if *model*'s vendor sent it and the message has not been changed."""
     kept = message.attributes.get(VENDOR_ATTRIBUTE)
-    if not isinstance(kept, Mapping):
+    if not isinstance(kept, Mapping) or "parts" not in kept:
         return None
     if _content(_message(dict(kept))) != _content(message):
         return None
@@ -58,7 +58,10 @@ def to_response(message: AiMessage, model: Model, rules: Rules = STRICTEST) -> M
         return None
     if not isinstance(response, ModelResponse) or not model.accepts_stateless_artifacts(response):
         return None
-    return replace(response, parts=list(_fitted(response.parts, message, rules)))
+    parts = list(_fitted(response.parts, message, rules))
+    if rules.words is Words.NEVER_NULL and not any(isinstance(part, TextPart) for part in parts):
+        parts.append(TextPart(""))
+    return replace(response, parts=parts)
 
 
 def _content(message: AiMessage) -> tuple[str, list[tuple[str | None, str]]]:

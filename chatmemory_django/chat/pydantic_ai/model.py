@@ -29,6 +29,7 @@ from chatmemory_django.chat.pydantic_ai.answers import Pieces, at_end, count_las
 from chatmemory_django.chat.pydantic_ai.errors import model_errors
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.chat.pydantic_ai.loops import aiterate, arun, iterate, run, the_loop
+from chatmemory_django.chat.pydantic_ai.positions import located
 from chatmemory_django.chat.pydantic_ai.requests import to_arguments
 from chatmemory_django.chat.pydantic_ai.vendors import expressible, rules_for
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
@@ -86,7 +87,7 @@ class PydanticAiChatModel(ChatModel):
 
     @cached_property
     def rules(self) -> Rules:
-        return rules_for(self._given) if self._rules is None else expressible(self._rules)
+        return rules_for(self._given) if self._rules is None else expressible(self._rules, self._given)
 
     def do_chat(self, request: ChatRequest) -> ChatResponse:
         return run(self._chat(request, self._model(request.model_name)))
@@ -103,13 +104,13 @@ class PydanticAiChatModel(ChatModel):
                 yield event
 
     async def _chat(self, request: ChatRequest, model: Model) -> ChatResponse:
-        with model_errors():
+        with located(request, model, self.rules), model_errors():
             response = await direct.model_request(**to_arguments(request, model, self._settings_for(model), self.rules))
             return to_chat_response(response, model)
 
     async def _stream(self, request: ChatRequest, model: Model) -> AsyncGenerator[ChatEvent, None]:
         pieces = Pieces()
-        with model_errors():
+        with located(request, model, self.rules), model_errors():
             arguments = to_arguments(request, model, self._settings_for(model), self.rules)
             async with direct.model_request_stream(**arguments) as stream:
                 count_last_usage(stream)

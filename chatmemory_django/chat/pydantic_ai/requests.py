@@ -20,7 +20,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from chatmemory_django.chat.model import ChatRequest, InvalidRequestError, ResponseFormat, ToolChoice
-from chatmemory_django.chat.outgoing import STRICTEST, Rules, reasoning_of
+from chatmemory_django.chat.outgoing import STRICTEST, Rules, Words, reasoning_of
 from chatmemory_django.chat.pydantic_ai.caching import with_breakpoints
 from chatmemory_django.chat.pydantic_ai.kept import to_response
 from chatmemory_django.formats.pydantic_ai import from_message
@@ -59,7 +59,7 @@ def to_messages(messages: Iterable[ChatMessage], model: Model, rules: Rules = ST
     """
     sent: list[ModelMessage] = []
     for index, message in enumerate(messages):
-        for each in _sent(message, model, rules, index):
+        for each in to_model_messages(message, model, rules, index):
             if sent and isinstance(each, ModelRequest) and isinstance(sent[-1], ModelRequest):
                 sent[-1] = ModelRequest([*sent[-1].parts, *each.parts])
             else:
@@ -97,7 +97,8 @@ def to_settings(request: ChatRequest, defaults: Mapping[str, Any]) -> ModelSetti
     return cast("ModelSettings", found)
 
 
-def _sent(message: ChatMessage, model: Model, rules: Rules, index: int) -> list[ModelMessage]:
+def to_model_messages(message: ChatMessage, model: Model, rules: Rules, index: int) -> list[ModelMessage]:
+    """Return *message*, that at *index*, as it is sent alone."""
     match message:
         case CustomMessage():
             return []
@@ -108,8 +109,8 @@ def _sent(message: ChatMessage, model: Model, rules: Rules, index: int) -> list[
             if not message.text and not calls:
                 return []
             # Another vendor could not check the thinking, or would read it as a text.
-            thinking = reasoning_of(message) if calls and rules.returns_reasoning else None
-            message = AiMessage(message.text or None, thinking, calls)
+            thinking = reasoning_of(message, rules) if calls and rules.returns_reasoning else None
+            message = AiMessage(message.text or ("" if rules.words is Words.NEVER_NULL else None), thinking, calls)
     made = from_message(message)
     if isinstance(message, UserMessage | ToolExecutionResultMessage):
         content = made[0]["parts"][0]["content"] if made else []

@@ -11,6 +11,7 @@ from chatmemory_django.chat.outgoing.rules import (
     BEDROCK,
     DEEPSEEK,
     GEMINI,
+    KINDS,
     MISTRAL,
     MOONSHOT,
     OPEN_MODEL,
@@ -20,6 +21,7 @@ from chatmemory_django.chat.outgoing.rules import (
     Rules,
     rules_of,
 )
+from chatmemory_django.formats.openai_files import AUDIO_TYPES
 
 VENDORS = {
     "anthropic": ANTHROPIC,
@@ -41,14 +43,47 @@ VENDORS = {
 """The profiles, by the name before the colon. pydantic-ai asks ``openai:`` for responses."""
 
 
+FILES = {
+    "cohere": frozenset[str](),
+    "groq": frozenset({"image"}),
+    "huggingface": frozenset({"image"}),
+    "xai": frozenset({"image", "pdf"}),
+    "openrouter": KINDS,
+}
+"""The kinds of files that pydantic-ai can send to a vendor, where they are not ``CHAT_FILES``."""
+
+CHAT_FILES = KINDS - {"video"}
+"""The kinds of files that pydantic-ai can send by OpenAI's chat completions."""
+
+
 def rules_for(model: str | Model) -> Rules:
     """Return the profile of *model*, or of its name, as ``expressible``."""
-    return expressible(_rules_for(model))
+    return expressible(_rules_for(model), model)
 
 
-def expressible(rules: Rules) -> Rules:
-    """Return *rules* without what pydantic-ai cannot express: it puts files of results into a user's message behind."""
+def expressible(rules: Rules, model: str | Model) -> Rules:
+    """
+    Return *rules* with the vendor of *model*, and without what pydantic-ai cannot express: it puts files of results
+    into a user's message behind, and raises an error for files that a vendor's API has no words for.
+    """
+    vendor = (model.system if isinstance(model, Model) else parse_model_id(model)[0]) or ""
+    rules = replace(rules, vendor=rules.vendor or vendor)
+    if vendor in FILES or _has_chat_completions(model, vendor):
+        rules = replace(
+            rules,
+            files=rules.files & FILES.get(vendor, CHAT_FILES),
+            linked=rules.linked - {"audio"},  # it is downloaded, and may then be of any type
+            audio_types=frozenset(AUDIO_TYPES.values()),
+        )
     return rules if rules.user_after_result else replace(rules, result_files=frozenset())
+
+
+def _has_chat_completions(model: str | Model, vendor: str) -> bool:
+    """Return whether *model* is, or may be, one of OpenAI's chat completions; a site's own class is not."""
+    if not isinstance(model, Model):
+        return bool(vendor) and not vendor.startswith("google")
+    made = getattr(model, "wrapped", model)
+    return vendor.startswith("fallback:") or any(each.__name__ == "OpenAIChatModel" for each in type(made).__mro__)
 
 
 def _rules_for(model: str | Model) -> Rules:

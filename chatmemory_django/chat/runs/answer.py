@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from datetime import tzinfo
 from typing import NamedTuple, Protocol, Self, TypeVar
+from zoneinfo import ZoneInfo, available_timezones
 
 from django.utils import timezone, translation
 
 from chatmemory_django.chat.runs.leases import State, Taken
 from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece
+from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.private import empty_frames
-from chatmemory_django.db.threads import in_background
+from chatmemory_django.db.threads import bring_into, in_background
 from chatmemory_django.stores.base import LeaseLostError
 
 PING_AFTER = 15.0
@@ -46,6 +48,13 @@ class Locale(NamedTuple):
         """Return those that are active now."""
         return cls(translation.get_language(), timezone.get_current_timezone())
 
+    @classmethod
+    def named(cls, language: str, time_zone: str) -> Self:
+        """Return those with these names; what is empty, or unknown here, is the site's."""
+        here = cls.current()
+        known = time_zone in available_timezones()
+        return cls(language or here.language, ZoneInfo(time_zone) if known else here.time_zone)
+
     def activate(self) -> None:
         """Activate both for the rest of this task."""
         if self.language is not None:
@@ -56,8 +65,19 @@ class Locale(NamedTuple):
 class Work(Protocol):
     """How an answer is generated: the calls of its three steps, of which the first and the last are made in threads."""
 
+    assistant: str
+    """The name of the assistant whose answer it is: the conversation belongs to that one."""
+
+    question: int | None
+    """The message that it answers once more, if it does."""
+
     def begin(self, answer: Answer) -> None:
-        """Store the question of *answer*, whose run is ``taken``. If this fails, the answer has a ``failure``."""
+        """
+        Store the question of *answer*, whose run is ``taken``. If this fails, the answer has a ``failure``.
+
+        If it ``is_handed_over``, all else is for another process to do; if there is nothing else, it is no longer. One
+        that has events already was begun by another process: it goes on.
+        """
 
     async def make(self, answer: Answer) -> None:
         """Put the events of *answer* into it: this can be interrupted. If it fails, the answer has a ``failure``."""
@@ -65,6 +85,8 @@ class Work(Protocol):
     def end(self, answer: Answer) -> str:
         """
         Store *answer*, whatever has become of it, and return its last events.
+
+        If it is handed over to another process, it is ``ASKED``.
 
         If the database is away, this raises an ``OperationalError`` or an ``InterfaceError``, and is called again.
         """
@@ -89,6 +111,8 @@ class Answer:
         """How it ends, unless it has a ``failure``."""
         self.failure: Exception | None = None
         """The exception that ended the answer, if there was one."""
+        self.was_refused = False
+        """Whether it failed before the model was asked."""
         self.events: list[str] = []
         """The events of its stream so far, encoded as they are sent."""
         self.last: str | None = None
@@ -97,12 +121,20 @@ class Answer:
         """Whether the answer was asked to stop."""
         self.is_being_made = False
         """Whether the model is at work: only then can the answer be interrupted."""
+        self.is_handed_over = False
+        """Whether another process generates it from now on: its events are not here."""
         self.is_written = False
         """Whether its events are written to the streams as they come."""
         self.listeners = 0
-        """How many clients listen to it here, if another process generates it."""
-        self._has_ended = False
+        """How many clients listen to it here."""
+        self.successor: tuple[Answer, int] | None = None
+        """With what those who listen go on here, and from which of its events on."""
+        self.going_on: Callable[[], Work] | None = None
+        """What makes the work by which this process goes on with another one's answer, if it does."""
+        self._has_ended = self._is_leaving = False
         self._changed = asyncio.Event()
+        self._woken_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
         self._written = 0
         self._pieces = 0
         self._written_at = 0.0
@@ -113,20 +145,28 @@ class Answer:
         self.events.append(events)
         self._wake()
 
+    def restore(self, pieces: Sequence[str]) -> None:
+        """Begin with what another process has written of the stream."""
+        self.events = list(pieces)
+        self._pieces = self._written = len(pieces)
+        self._written_at = time.monotonic()
+
     def end(self) -> None:
         """End the stream: listeners return once they have read all events."""
         self._has_ended = True
         self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def start(self, making: Awaitable[None]) -> None:
         """Start generating the answer in a task of its own, independent of the request."""
-        self._task = apart(making, own_context())
+        self._task = apart(making, own_context(), self.maker.context)
 
     @contextmanager
     def being_made(self) -> Iterator[None]:
         """Mark the part of the work that can be interrupted; what comes before and after always runs to its end."""
         self.is_being_made = True
-        if self.is_stopping:
+        if self.is_stopping or self._is_leaving:
             self._cancel()
         try:
             yield
@@ -137,6 +177,12 @@ class Answer:
         """Interrupt the answer. Calling this again has no effect."""
         if not self.is_stopping:
             self.is_stopping = True
+            self._cancel()
+
+    def leave(self) -> None:
+        """Interrupt the answer, so that others go on with it, as at the end of a server. Again, this has no effect."""
+        if not self._is_leaving:
+            self._is_leaving = True
             self._cancel()
 
     def lose(self) -> None:
@@ -166,30 +212,50 @@ class Answer:
         self._pieces += count > self._written
         self._written, self._written_at = count, time.monotonic()
 
-    async def listen(self) -> AsyncGenerator[str, None]:
-        """Yield the stream from its beginning to its end, with comments during silence."""
-        position = 0
-        while True:
-            changed = self._changed
-            if position < len(self.events):
-                new, position = "".join(self.events[position:]), len(self.events)
-                yield new
-            elif self._has_ended:
-                return
-            else:
-                try:
-                    async with asyncio.timeout(PING_AFTER):
-                        await changed.wait()
-                except TimeoutError:
-                    yield PING
+    async def listen(self, position: int = 0) -> AsyncGenerator[str, None]:
+        """Yield the stream from its beginning, or from an event on, to its end, with comments during silence."""
+        self.listeners += 1
+        try:
+            while True:
+                changed = self._changed
+                if position < len(self.events):
+                    new, position = "".join(self.events[position:]), len(self.events)
+                    yield new
+                elif self._has_ended:
+                    return
+                else:
+                    self._ping_later()
+                    await changed.wait()
+                    if position == len(self.events) and not self._has_ended:
+                        yield PING
+        finally:
+            self.listeners -= 1
+
+    def has_listeners(self) -> bool:
+        """Return whether any client listens to it here."""
+        return self.listeners > 0
 
     def _cancel(self) -> None:
         if self.is_being_made and self._task is not None:
             self._task.cancel()
 
     def _wake(self) -> None:
+        self._woken_at = time.monotonic()
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _ping_later(self) -> None:
+        """Wake all listeners after silence: by one timer, as one for each piece and listener takes longer than both."""
+        if self._timer is None:
+            seconds = self._woken_at + PING_AFTER - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._ping)
+
+    def _ping(self) -> None:
+        self._timer = None
+        if time.monotonic() >= self._woken_at + PING_AFTER:
+            self._wake()
+        elif self.listeners:
+            self._ping_later()
 
 
 def own_context() -> Context:
@@ -201,11 +267,13 @@ def own_context() -> Context:
     return context
 
 
-def apart(making: Awaitable[_T], context: Context) -> asyncio.Task[_T]:
-    """Return a task for *making* that outlives the request, in *context*."""
+def apart(making: Awaitable[_T], context: Context, thread_context: ThreadContext | None = None) -> asyncio.Task[_T]:
+    """Return a task for *making* that outlives the request, in *context*; its threads work in *thread_context*."""
 
     async def awaited() -> _T:
-        with in_background():
+        if thread_context is not None:
+            bring_into(thread_context)
+        with in_background(thread_context):
             return await making
 
     return asyncio.create_task(awaited(), context=context)

@@ -13,23 +13,30 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import Context
+from datetime import datetime
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from django.db import DatabaseError, InterfaceError, OperationalError, router
+from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, router
 
-from chatmemory_django import conf
+from chatmemory_django import observing
+from chatmemory_django.chat.conf import Left, chat_settings
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, Locale, Work, apart, own_context
 from chatmemory_django.chat.runs.erasing import forget_ended
+from chatmemory_django.chat.runs.kept import NOTHING, Given, Kept
 from chatmemory_django.chat.runs.leases import BusyError, Progress, State, Taken
-from chatmemory_django.chat.runs.overload import in_thread_soon
-from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError, decrypted, encrypted, streams
+from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
+from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError, decoded, encoded, streams
+from chatmemory_django.chat.runs.tables import Run
+from chatmemory_django.db.contexts import ThreadContext, current, in_context, name_of
 from chatmemory_django.db.threads import close_thread_sensitive, in_thread, raisable
 from chatmemory_django.models import Conversation
+from chatmemory_django.signals import answer_waits
+from chatmemory_django.stores.base import LeaseLostError
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +49,27 @@ ALIVE_FOR = 1.5
 FIRST_PAUSE, MAX_PAUSE = 0.25, 4.0
 """Seconds until an end that could not be stored is tried again: at first, and at most; each pause is twice as long."""
 
+LISTEN = 2.0
+"""Seconds after which a process that listens to an answer of another one notes that again."""
+
+LEFT_AFTER = 3.5
+"""
+Seconds without a listener after which an answer is left: a renewal of its process comes several times in that time, and
+one of another process that listens.
+"""
+
+ASKED_SECONDS = 3600.0
+"""How long an answer waits for a worker, before another question of its conversation may take its place."""
+
+HAND_OVER = 0.02
+"""Seconds between two looks whether all answers have been handed over."""
+
+LONG_WAIT = 10.0
+"""Seconds after which it is logged that an answer waits for a worker."""
+
+STOP_SECONDS = 10.0
+"""How long a question waits for the end of an answer that it has stopped."""
+
 AWAY = (OperationalError, InterfaceError)
 """The errors of a database that may be there again in a moment."""
 
@@ -51,7 +79,10 @@ class TooManyError(RuntimeError):
 
 
 class InterruptedAnswerError(RuntimeError):
-    """The answer has no end: the process that generated it has ended or is dead, or another one has taken its place."""
+    """
+    The answer has no end here: another one has taken its place, its process was the only one that could go on with it,
+    or this process ends, and has handed it over.
+    """
 
 
 class Seat:
@@ -65,138 +96,281 @@ class Answers:
         self._streams = streams()
         self._made: dict[Maker, Answer] = {}
         self._followed: dict[Maker, Answer] = {}
-        self._seats: WeakKeyDictionary[Seat, str] = WeakKeyDictionary()
-        self._beginning: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        self._seats: WeakKeyDictionary[Seat, tuple[str, str]] = WeakKeyDictionary()
+        self._beginning: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
         self._writing = threading.Lock()
         self._writer: asyncio.Task[None] | None = None
-        self._has_failed = False
+        self._failed: set[ThreadContext | None] = set()
+        self._waits = False
 
-    async def begin(self, maker: Maker, work: Work, *, wait: float) -> Answer:
+    async def begin(
+        self,
+        maker: Maker,
+        work: Work,
+        *,
+        wait: float,
+        left: Left = "refuse",
+        may_stop: Callable[[], bool] = lambda: True,
+        given: Given | None = None,
+        hands_over: bool = False,
+    ) -> Answer:
         """
         Start an answer, and return it. Its *work* begins as soon as no other answer can begin in the conversation.
 
         If another answer is in progress in the conversation, this waits for up to *wait* seconds, then raises
-        ``BusyError``. If the owner has ``MAX_ANSWERS`` in progress, in all processes together, it raises
-        ``TooManyError``; if this process has too much to do, ``NoThreadError``.
+        ``BusyError``; if it belongs to another assistant, ``OtherAssistantError``. An answer that nobody listens to any
+        more is stopped, if *left* is ``"stop"`` and it *may_stop* that, or awaited, however long it takes. If the owner
+        has ``MAX_ANSWERS`` in progress, in all processes together, this raises ``TooManyError``; if this process has
+        too much to do, ``NoThreadError``.
+
+        The run keeps what was *given*, so that other processes can go on with it; if this *hands_over*, at once.
         """
         loop, locale = asyncio.get_running_loop(), Locale.current()
-        end = loop.time() + wait
+        kept = NOTHING if given is None else Kept.now(given)
+        began = loop.time()
+        end, stopped, heard = began + wait, None, set[datetime]()
         while True:
             # In a task, too: a client that disconnects now must not leave an answer that nothing generates.
-            begun = await asyncio.shield(apart(self._begin(maker, work, locale), own_context()))
+            begun = await asyncio.shield(
+                apart(self._begin(maker, work, locale, kept, hands_over), own_context(), maker.context)
+            )
             if isinstance(begun, Answer):
                 return begun
-            if loop.time() >= end and begun < ALIVE_FOR:
+            now = loop.time()  # before the silence is read: it is shorter than the wait only if somebody listened since
+            run, silence, heard_at = (None, 0.0, None) if left == "refuse" else await self._silence(maker)
+            is_left = run is not None and silence >= LEFT_AFTER
+            if is_left and left == "wait":
+                end = max(end, now + LEFT_AFTER)
+            elif run is not None and is_left and run != stopped:
+                if await in_thread(may_stop):
+                    await self._interrupt(maker._replace(answer_id=run.hex))
+                    stopped, end = run, max(end, now + STOP_SECONDS)
+                else:
+                    left = "refuse"
+            if heard_at is not None and silence < now - began:
+                heard.add(heard_at)  # twice: a renewal that was under way when the last listener went comes once
+            may_be_left = run is not None and silence < LEFT_AFTER and len(heard) < 2
+            if now >= end and begun < ALIVE_FOR and not may_be_left:
                 raise BusyError
             await asyncio.sleep(INTERVAL)
 
     def seat(self, user_key: str) -> Seat:
         """Return a place for one more stream of a user; ``TooManyError`` if ``MAX_STREAMS`` are open here."""
-        most = conf.chat()["MAX_STREAMS"]
-        if sum(each == user_key for each in self._seats.values()) >= most:
+        most = chat_settings().MAX_STREAMS
+        user = name_of(current.get()), user_key
+        if sum(each == user for each in self._seats.values()) >= most:
             raise TooManyError(f"You have {most} streams of answers open; close one of them.")
         seat = Seat()
-        self._seats[seat] = user_key
+        self._seats[seat] = user
         return seat
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
         """Return the answer in progress in the owner's conversation, in any process, or None."""
         run = await in_thread(lambda: leases.find(_database(owner_key), memory_id, owner_key))
-        return None if run is None else Maker(memory_id, owner_key, run.hex)
+        return None if run is None else Maker(memory_id, owner_key, run.hex, current.get())
 
-    def listen(self, maker: Maker) -> AsyncGenerator[str, None]:
+    async def carry_on(self, maker: Maker, work: Work, locale: Locale | None = None) -> Answer | None:
+        """
+        Go on here with the run of *maker*, on which nobody works, and return its answer; None if somebody was faster.
+
+        Its *work* goes on from the last stored result, and its stream behind the pieces that are stored. If this
+        process has too much to do, this raises ``NoThreadError``.
+        """
+        going_on = self._carry_on(maker, work, locale or Locale.current())
+        # In a task: a client that disconnects now must not leave a run that is taken, and that nobody works on.
+        return await asyncio.shield(apart(going_on, own_context(), maker.context))
+
+    def listen(self, maker: Maker, work: Callable[[], Work] | None = None) -> AsyncGenerator[str, None]:
         """
         Return the stream of an answer from its beginning to its end, in whichever process it is generated.
 
-        If its process dies, or loses it, this ends with an ``InterruptedAnswerError``.
+        If nobody works on it any more, this process does, with what *work* returns; without that, it waits for others.
+        If it is lost, this ends with an ``InterruptedAnswerError``.
         """
         answer = self._made.get(maker)
-        return self._listen_elsewhere(maker) if answer is None else answer.listen()
+        return self._listen_elsewhere(maker, work, Locale.current()) if answer is None else answer.listen()
 
-    async def stop(self, maker: Maker) -> None:
-        """Interrupt an answer, in whichever process it is generated, and wait for its end."""
-        answer = self._made.get(maker)
-        rest = self.listen(maker)
-        if answer is None:
-            await in_thread(lambda: leases.stop(_database(maker.owner_key), UUID(maker.answer_id)))
-        else:
-            answer.stop()
+    async def stop(self, maker: Maker, work: Callable[[], Work] | None = None) -> None:
+        """
+        Interrupt an answer, in whichever process it is generated, and wait for its end.
+
+        One on which nobody works ends by what *work* returns, which is not made.
+        """
+        rest = self.listen(maker, work)
+        await self._interrupt(maker)
         with suppress(InterruptedAnswerError):
             async for _ in rest:
                 pass
 
-    async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
+    async def _interrupt(self, maker: Maker) -> None:
+        answer = self._made.get(maker)
+        if answer is None:
+            await in_thread(lambda: leases.stop(_database(maker.owner_key), UUID(maker.answer_id)))
+        else:
+            answer.stop()
+
+    async def _silence(self, maker: Maker) -> tuple[UUID | None, float, datetime | None]:
+        """Return the run in progress in the conversation, for how long nobody has listened to it, and since when."""
+        found = await in_thread(lambda: leases.unheard(_database(maker.owner_key), maker.memory_id, maker.owner_key))
+        return found or (None, 0.0, None)
+
+    async def _begin(
+        self, maker: Maker, work: Work, locale: Locale, kept: Kept = NOTHING, hands_over: bool = False
+    ) -> Answer | float:
         """Start an answer, and return it; if another one is in progress, return the seconds since its last renewal."""
-        beginning = self._beginning.setdefault(maker.owner_key, threading.Lock())
+        beginning = self._beginning.setdefault((name_of(maker.context), maker.owner_key), threading.Lock())
         answer = self._made[maker] = Answer(maker)
-        if self._writer is None or self._writer.done():
-            self._writer = apart(self._write_on(), Context())  # of no request: it writes the answers to all
+        answer.is_handed_over = hands_over
+        self._start_writer()
         silent_for: float | None = 0.0
         try:
-            silent_for = await in_thread_soon(self._open, answer, work, beginning)
+            silent_for = await in_thread_soon(self._open, answer, work, beginning, kept)
         finally:
-            if silent_for is not None:
+            if silent_for is not None or answer.is_handed_over:
                 del self._made[maker]
                 answer.end()
+                if answer.taken is not None:  # what its context did at the end has failed
+                    leases.leave(answer.taken)
         if silent_for is not None:
             return silent_for
+        if answer.is_handed_over:
+            return answer
+        return self._started(answer, work, locale)
+
+    async def _carry_on(self, maker: Maker, work: Work, locale: Locale) -> Answer | None:
+        if maker in self._made:  # this process was stopped for a while: it renews it again, or finds that it is lost
+            return None
+        answer = Answer(maker)
+        if not await in_thread_soon(self._reopen, answer, work):
+            return None
+        self._made[maker] = answer
+        self._start_writer()
+        return self._started(answer, work, locale)
+
+    def _started(self, answer: Answer, work: Work, locale: Locale) -> Answer:
+        answer.is_written = True  # only now: its context may be a transaction, in which others see no run
+        if answer.taken is not None:
+            leases.keep(answer.taken, answer.maker.context, answer.has_listeners)
         answer.start(self._make(answer, work, locale))
         return answer
 
-    def _open(self, answer: Answer, work: Work, beginning: threading.Lock) -> float | None:
+    def _start_writer(self) -> None:
+        if self._writer is None or self._writer.done():
+            self._writer = apart(self._write_on(), Context())  # of no request: it writes the answers to all
+
+    def _open(self, answer: Answer, work: Work, beginning: threading.Lock, kept: Kept) -> float | None:
         """Take a run for *answer*, and begin its *work*; if another one is in progress, return what ``take`` does."""
         with beginning:  # otherwise, of several that begin at once, each could count the others and be refused
-            taken = _take(answer.maker)
+            taken = _take(answer.maker, work, kept)
         if not isinstance(taken, Taken):
             return taken
-        answer.taken, answer.is_written = taken, True
+        answer.taken = taken
+        self._begin_work(answer, work)
+        if answer.is_handed_over:
+            if leases.hand_over(taken, answer.question, ASKED_SECONDS):
+                note_waiting(answer.maker, taken.using)
+            else:
+                answer.fail(LeaseLostError("The conversation was erased before its question was handed over."))
+                answer.was_refused, answer.is_handed_over = True, False
+        return None
+
+    def _reopen(self, answer: Answer, work: Work) -> bool:
+        """Take the run of *answer* over, and begin its *work* with what is stored; return whether that was possible."""
+        maker = answer.maker
+        taken = leases.take_over(_database(maker.owner_key), UUID(maker.answer_id))
+        if taken is None:
+            return False
+        answer.taken = taken
         try:
+            answer.is_stopping = leases.stopping(taken.using, [taken]).get(taken.run, True)
+            pieces = self._streams.read(maker, 0)
+        except BaseException:
+            with suppress(DatabaseError):
+                leases.hand_over(taken)
+            raise
+        self._begin_work(answer, work, pieces)
+        return True
+
+    def _begin_work(self, answer: Answer, work: Work, pieces: Sequence[str] = ()) -> None:
+        """Begin *work*, with the *pieces* that are stored of the stream; what fails then would fail again."""
+        try:
+            answer.restore(decoded(answer.maker, pieces))
             raisable(work.begin)(answer)
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
-        return None
+            answer.was_refused, answer.is_handed_over = True, False
 
-    async def _listen_elsewhere(self, maker: Maker) -> AsyncGenerator[str, None]:
+    async def _listen_elsewhere(
+        self, maker: Maker, work: Callable[[], Work] | None, locale: Locale
+    ) -> AsyncGenerator[str, None]:
         """Yield the stream of an answer that another process generates; all who listen to it here share one reader."""
         answer = self._followed.get(maker)
         if answer is None:
             answer = self._followed[maker] = Answer(maker)
-            answer.start(self._follow(answer))
-        answer.listeners += 1
-        try:
-            async with aclosing(answer.listen()) as pieces:
+            answer.start(self._follow(answer, locale))
+        answer.going_on = work or answer.going_on  # one who listens may leave it to others, and another one stop it
+        async with aclosing(answer.listen()) as pieces:
+            async for piece in pieces:
+                yield piece
+        if answer.successor is not None:
+            made, position = answer.successor
+            async with aclosing(made.listen(position)) as pieces:
                 async for piece in pieces:
                     yield piece
-        finally:
-            answer.listeners -= 1
-        if answer.failure is not None:
+        elif answer.failure is not None:
             raise answer.failure
 
-    async def _follow(self, answer: Answer) -> None:
-        """Read the stream of *answer* as long as it goes on and anyone listens."""
-        position, progress = 0, Progress.RUNS
+    async def _follow(self, answer: Answer, locale: Locale) -> None:
+        """
+        Read the stream of *answer* as long as it goes on and anyone listens.
+
+        Once nobody works on it, this process does, with what its ``going_on`` returns.
+        """
+        position, progress, noted_at, began = 0, Progress.RUNS, 0.0, time.monotonic()
         try:
-            while progress is Progress.RUNS and answer.listeners:
-                progress, pieces = await in_thread(self._read, answer.maker, position)
+            while progress in {Progress.RUNS, Progress.LEFT} and answer.has_listeners():
+                is_due = time.monotonic() - noted_at >= LISTEN
+                noted_at = time.monotonic() if is_due else noted_at
+                progress, pieces = await in_thread(self._read, answer.maker, position, notes=is_due)
                 position += len(pieces)
                 if pieces:
                     answer.put("".join(pieces))
-                if progress is Progress.RUNS:
+                self._note_wait(is_long=position == 0 and time.monotonic() - began > LONG_WAIT)
+                if progress is Progress.LEFT and answer.going_on is not None:
+                    with suppress(NoThreadError):  # the next time, unless others are faster
+                        made = await self.carry_on(answer.maker, answer.going_on(), locale)
+                        if made is not None:
+                            answer.successor = made, position
+                            return
+                if progress in {Progress.RUNS, Progress.LEFT}:
                     await asyncio.sleep(INTERVAL)
             if progress is Progress.LOST:
-                answer.failure = InterruptedAnswerError("The process that generated the answer is gone.")
+                answer.failure = InterruptedAnswerError("Nobody can go on with the answer.")
         except Exception as exc:  # noqa: BLE001  # for those who listen
             answer.failure = exc
         finally:
             del self._followed[answer.maker]
             answer.end()
 
-    def _read(self, maker: Maker, position: int) -> tuple[Progress, list[str]]:
+    def _read(self, maker: Maker, position: int, *, notes: bool) -> tuple[Progress, list[str]]:
+        """Return how far an answer is, and its stream from *position* on; it *notes* that somebody listens to it."""
+        using, run = _database(maker.owner_key), UUID(maker.answer_id)
         # First, to miss no last piece: who ends a run has written it.
-        progress = leases.progress(_database(maker.owner_key), UUID(maker.answer_id))
-        return progress, decrypted(maker, self._streams.read(maker, position))
+        progress = leases.progress(using, run)
+        if notes and progress in {Progress.RUNS, Progress.LEFT}:
+            with suppress(DatabaseError):  # the next time comes soon
+                leases.note_listener(using, run)
+        return progress, decoded(maker, self._streams.read(maker, position), position)
+
+    def _note_wait(self, *, is_long: bool) -> None:
+        """Log the first of several answers that nobody begins to generate, where that is for workers to do."""
+        if is_long and not self._waits and chat_settings().has_workers:
+            text = "Answers wait for a worker for more than %.0f s: is manage.py run_chatmemory running?"
+            logger.warning(text, LONG_WAIT)
+        self._waits = is_long
 
     async def _make(self, answer: Answer, work: Work, locale: Locale) -> None:
+        observing.note("answering", change=1)
         locale.activate()
         try:
             with answer.being_made():
@@ -205,8 +379,8 @@ class Answers:
         except asyncio.CancelledError:
             answer.state = State.STOPPED
             if not answer.is_stopping:  # the server ends
-                answer.state = State.INTERRUPTED
-                answer.failure = InterruptedAnswerError("The server has ended before the answer.")
+                answer.state = State.ASKED
+                answer.failure = InterruptedAnswerError("The server has ended before the answer, and handed it over.")
                 raise
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
@@ -222,20 +396,22 @@ class Answers:
         except Exception:
             logger.exception("What follows an answer in the conversation %r failed.", answer.maker.memory_id)
         finally:
-            answer.put(last or answer.last or "")  # only now that the next answer can begin
+            if end := last or answer.last:
+                answer.put(end)  # only now that the next answer can begin
             del self._made[answer.maker]
+            observing.note("answering", change=-1)
             answer.end()
             await close_thread_sensitive()
 
     async def _ended(self, answer: Answer, work: Work) -> str:
         """End *answer*, and return its last events. While the database is away, try again for ``END_SECONDS``."""
-        end, pause = time.monotonic() + conf.chat()["END_SECONDS"], FIRST_PAUSE
+        end, pause = time.monotonic() + chat_settings().END_SECONDS, FIRST_PAUSE
         try:
             while True:
                 try:
                     return await in_thread(self._end, answer, work)
                 except AWAY as exc:
-                    if time.monotonic() + pause > end:
+                    if time.monotonic() + pause > end or answer.state is State.ASKED:  # its lease ends soon
                         raise
                     if pause == FIRST_PAUSE:
                         text = "The end of an answer in %r could not be stored (%s); this is tried again."
@@ -256,10 +432,12 @@ class Answers:
             answer.last = raisable(work.end)(answer)
         with self._writing:  # after a write in progress
             answer.is_written = False
-        has_failed = answer.failure is not None and answer.state is not State.INTERRUPTED
-        taken, state = answer.taken, State.FAILED if has_failed else answer.state
+        if answer.state is State.ASKED:
+            self._hand_over(answer)
+            return answer.last
+        taken, state = answer.taken, answer.state if answer.failure is None else State.FAILED
         try:
-            last = encrypted(answer.maker, answer.new(last=answer.last))
+            last = encoded(answer.maker, answer.new(last=answer.last))
             if taken and not self._streams.end(answer.maker, last, taken, state, answer.question):
                 forget_ended(self._streams, taken.using, [answer.maker.memory_id])
         except AWAY:
@@ -268,17 +446,25 @@ class Answers:
             logger.exception("The end of an answer in %r could not be written.", answer.maker.memory_id)
         return answer.last
 
+    def _hand_over(self, answer: Answer) -> None:
+        """Write what there is of *answer* without an end, and let any other process go on with its run at once."""
+        try:
+            if (rest := answer.new()).data:
+                self._streams.write({answer.maker: encoded(answer.maker, rest)})
+        except AWAY:
+            raise
+        except Exception:
+            logger.exception("An answer in %r could not be written.", answer.maker.memory_id)
+        if answer.taken is not None:
+            leases.hand_over(answer.taken, answer.question)
+
     async def _write_on(self) -> None:
         while self._made:
             await asyncio.sleep(INTERVAL)
             written = [answer for answer in self._made.values() if answer.is_written]
-            try:
-                stopping = await in_thread(self._write, written) if written else {}
-            except Exception as exc:  # noqa: BLE001  # whatever it is, the next write may succeed
-                self._note_failure(exc)
-                continue
-            for answer in written:
-                self._heed(answer, stopping)
+            for stopping, own in await in_thread(self._write_all, written) if written else ():
+                for answer in own:
+                    self._heed(answer, stopping)
 
     def _heed(self, answer: Answer, stopping: Mapping[UUID, bool]) -> None:
         """Stop *answer* if it has to, or if its run is not its own any more: then it is not among *stopping*."""
@@ -290,42 +476,73 @@ class Answers:
         elif stopping[run]:
             answer.stop()
 
+    def _write_all(self, answers: Collection[Answer]) -> list[tuple[Mapping[UUID, bool], Collection[Answer]]]:
+        """Do what ``_write`` does in the context of each of *answers*, unless that fails; return with which answers."""
+        together: defaultdict[ThreadContext | None, list[Answer]] = defaultdict(list)
+        for answer in answers:
+            together[answer.maker.context].append(answer)
+        self._failed &= together.keys()
+        written: list[tuple[Mapping[UUID, bool], Collection[Answer]]] = []
+        for context, own in together.items():
+            try:
+                written.append((in_context(self._write, context)(own), own))
+            except Exception as exc:  # noqa: BLE001  # whatever it is, the next write may succeed
+                self._note_failure(exc, context)
+                close_old_connections()
+        return written
+
     def _write(self, answers: Collection[Answer]) -> Mapping[UUID, bool]:
         """Write the new events of those *answers* that have not ended; return which runs go on, and have to stop."""
-        try:
-            self._write_events(answers)
-        except StreamsUnavailableError as exc:  # which runs have to stop is known all the same
-            self._note_failure(exc)
-        else:
-            self._has_failed = False
         places: defaultdict[str, dict[UUID, Answer]] = defaultdict(dict)
         for answer in answers:
             if answer.taken is not None and answer.is_written:
                 places[answer.taken.using][answer.taken.run] = answer
         stopping: dict[UUID, bool] = {}
         for using, own in places.items():
-            stopping.update(leases.stopping(using, own))
+            stopping.update(leases.stopping(using, [each.taken for each in own.values() if each.taken is not None]))
             # What has ended since then is not written any more, and others may still read its end.
             lost = [answer.maker.memory_id for run, answer in own.items() if run not in stopping and answer.is_written]
             if lost:
                 forget_ended(self._streams, using, lost)
+        try:  # what is another process's by now must not get the pieces of this one
+            self._write_events([each for each in answers if each.taken is None or each.taken.run in stopping])
+        except StreamsUnavailableError as exc:  # which runs have to stop is known all the same
+            self._note_failure(exc, current.get())
+        else:
+            self._failed.discard(current.get())
         return stopping
 
     def _write_events(self, answers: Collection[Answer]) -> None:
         with self._writing:
             counts = {answer: len(answer.events) for answer in answers if answer.is_written}
             new = {answer: count for answer, count in counts.items() if answer.has_new(count)}
-            pieces = {each.maker: encrypted(each.maker, each.new(count)) for each, count in new.items()}
+            pieces = {each.maker: encoded(each.maker, each.new(count)) for each, count in new.items()}
             if pieces:
                 self._streams.write(pieces)
             for answer, count in new.items():
                 answer.note_written(count)
 
-    def _note_failure(self, error: Exception) -> None:
-        """Log the first of several failures to write."""
-        if not self._has_failed:
+    def _note_failure(self, error: Exception, context: ThreadContext | None) -> None:
+        """Log the first of several failures to write in *context*."""
+        if context not in self._failed:
             logger.error("Answers in progress could not be written; the next writes try again.", exc_info=error)
-        self._has_failed = True
+        self._failed.add(context)
+
+    @property
+    def in_progress(self) -> int:
+        """How many answers are generated here."""
+        return len(self._made)
+
+    def taken(self) -> list[tuple[Maker, Taken]]:
+        """Return the runs of the answers that are generated here."""
+        return [(maker, answer.taken) for maker, answer in self._made.items() if answer.taken is not None]
+
+    async def hand_over(self) -> None:
+        """Leave all that is generated here to other processes, and return when they can go on with it."""
+        while self._made:
+            for answer in self._made.values():  # and what requests that are still open begin
+                answer.leave()
+            await asyncio.sleep(HAND_OVER)
 
 
 _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
@@ -333,7 +550,18 @@ _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDict
 
 def answers() -> Answers:
     """Return the registry of the running event loop."""
-    return _registries.setdefault(asyncio.get_running_loop(), Answers())
+    return answers_of(asyncio.get_running_loop())
+
+
+def answers_of(loop: asyncio.AbstractEventLoop) -> Answers:
+    """Return the registry of *loop*."""
+    return _registries.setdefault(loop, Answers())
+
+
+def note_waiting(maker: Maker, using: str) -> None:
+    """Let the site know that an answer waits for a worker."""
+    captured = "" if maker.context is None else maker.context.captured
+    answer_waits.send_robust(sender=Run, memory_id=maker.memory_id, context=captured, using=using)
 
 
 def _database(owner_key: str) -> str:
@@ -341,19 +569,20 @@ def _database(owner_key: str) -> str:
     return router.db_for_write(Conversation, owner_key=owner_key)
 
 
-def _take(maker: Maker) -> Taken | float:
+def _take(maker: Maker, work: Work, kept: Kept) -> Taken | float:
     """
     Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress.
 
     Conversations without an owner are nobody's: they do not count together.
     """
-    using, most = _database(maker.owner_key), conf.chat()["MAX_ANSWERS"]
-    taken = leases.take(using, maker.memory_id, maker.owner_key or None, UUID(maker.answer_id))
+    using, most = _database(maker.owner_key), chat_settings().MAX_ANSWERS
+    run, owner = UUID(maker.answer_id), maker.owner_key or None
+    taken = leases.take(using, maker.memory_id, owner, run, work.assistant, question=work.question, kept=kept)
     if not isinstance(taken, Taken):
         return taken
     try:
         # Counted after it is there, since other processes may begin some at the same time.
-        are_too_many = bool(maker.owner_key) and leases.running(using, maker.owner_key) > most
+        are_too_many = bool(maker.owner_key) and leases.running(using, maker.owner_key, most + 1) > most
     except DatabaseError:
         leases.leave(taken)
         raise

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from django.db import close_old_connections
+
+from chatmemory_django.db.contexts import ThreadContext, in_context
 from chatmemory_django.db.threads import leaving_no_connection
 
 logger = logging.getLogger(__name__)
@@ -15,10 +18,14 @@ logger = logging.getLogger(__name__)
 TIMES = 4
 """How often what has ended is deleted within the time for which a stream is kept."""
 
+PATIENCE = 10
+"""After how many such times without success the rest is left to others, as that of a tenant that is gone."""
+
 
 class Deletion:
     """
-    Calls *delete*, which deletes the streams that ended more than *seconds* ago, as long as there may be any.
+    Calls *delete*, which deletes the streams that ended more than *seconds* ago, as long as there may be any, in each
+    context in which some ended.
 
     It needs no event loop, since under WSGI that of a request ends with the request.
     """
@@ -30,14 +37,15 @@ class Deletion:
         self._delete = delete
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._due = 0.0
+        self._due: dict[ThreadContext | None, tuple[float, float]] = {}  # for what ended there first, and last
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
 
-    def note_end(self) -> None:
-        """Record that a stream ends now; the thread starts, unless it is running."""
+    def note_end(self, context: ThreadContext | None = None) -> None:
+        """Record that a stream ends now in *context*; the thread starts, unless it is running."""
         with self._lock:
-            self._due = time.monotonic() + self._seconds
+            due = time.monotonic() + self._seconds
+            self._due[context] = self._due.get(context, (due,))[0], due
             if self._thread is None or not self._thread.is_alive():
                 self._stopped = threading.Event()
                 self._thread = threading.Thread(
@@ -57,15 +65,28 @@ class Deletion:
 
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(self._seconds / TIMES):
-            begun = time.monotonic()
-            try:
-                with leaving_no_connection():
-                    self._delete()
-            except Exception:
-                logger.exception("Ended streams of answers could not be deleted; this is tried again.")
-                continue
+            with leaving_no_connection():
+                for context, (first, last) in self._due.copy().items():
+                    if time.monotonic() >= first and self._has_deleted(context, last):
+                        self._forget(context, last)
             with self._lock:
-                if begun > self._due and not stopped.is_set():
+                if not self._due and not stopped.is_set():
                     self._thread = None
                     self.running.discard(self)
                     return
+
+    def _has_deleted(self, context: ThreadContext | None, due: float) -> bool:
+        """Delete in *context*; return whether nothing is left for the next time."""
+        begun = time.monotonic()
+        try:
+            in_context(self._delete, context)()
+        except Exception:
+            logger.exception("Ended streams of answers could not be deleted; this is tried again.")
+            close_old_connections()
+            return begun > due + PATIENCE * self._seconds
+        return begun > due
+
+    def _forget(self, context: ThreadContext | None, due: float) -> None:
+        with self._lock:
+            if self._due[context][1] == due:
+                del self._due[context]

@@ -37,5 +37,5 @@ def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool
 
 
 def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
-    """Delete the streams in these conversations but of the answers in progress."""
-    kept.forget(memory_ids, but=[run.hex for run in leases.alive(using, memory_ids)])
+    """Delete the streams in these conversations but of the answers that go on."""
+    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])

@@ -10,20 +10,23 @@ Transactions lock a conversation before its runs, and none that has locked a run
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.db import DatabaseError, connections, router
 from django.db.models import F, Q
 
-from chatmemory_django.chat.runs.renewals import renewal
-from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, before
-from chatmemory_django.chat.runs.taking import Taken, Taking
+from chatmemory_django.chat.runs.kept import NOTHING, Kept
+from chatmemory_django.chat.runs.renewals import note_listener, renewal
+from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, RunQuerySet, before
+from chatmemory_django.chat.runs.taking import OtherAssistantError, Taken, Taking, taken_over
 from chatmemory_django.core.limits import memory_key
+from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.memory import ChatMemory
@@ -31,7 +34,19 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.stores.base import BusyError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
-__all__ = ["DEAD_AFTER", "BusyError", "Lease", "Progress", "State", "Taken"]
+__all__ = [
+    "DEAD_AFTER",
+    "BusyError",
+    "Lease",
+    "OtherAssistantError",
+    "Progress",
+    "State",
+    "Taken",
+    "note_listener",
+]
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
 
 logger = logging.getLogger(__name__)
 
@@ -45,29 +60,80 @@ class Progress(Enum):
     """What has become of a run."""
 
     RUNS = "runs"
+    LEFT = "left"
+    """Nobody works on it, and any process can go on with it."""
     ENDED = "ended"
     LOST = "lost"
-    """Its process is dead, another run has taken its place, or its conversation was erased."""
+    """Another run has taken its place, its conversation was erased, or it is dead and nobody else can go on with it."""
 
 
-def take(using: str, memory_id: object, owner: Any, run: UUID) -> Taken | float:
+def take(
+    using: str,
+    memory_id: object,
+    owner: Any,
+    run: UUID,
+    assistant: str | None = None,
+    context: ThreadContext | None = None,
+    kept: Kept = NOTHING,
+    question: int | None = None,
+) -> Taken | float:
     """
     Take the conversation *memory_id* in the database *using* for a new *run*, which is renewed until it is ended.
 
-    *owner* is the key of the user who owns it, or None for any. If there is no such conversation, it is created. If
-    another run is in progress there, this returns the seconds since its process last renewed it; a run whose process is
-    dead is ``interrupted``, and gives way.
+    *owner* is the key of the user who owns it, or None for any; *assistant* is the name of the one to which it belongs,
+    or None for any. If there is no such conversation, it is created, for both. If another run is in progress, this
+    returns the seconds since its process last renewed it; a run whose process is dead is ``interrupted``, and gives
+    way. It is renewed in *context*, by default the current one. *question* is the message that is to have another
+    answer, if there is one; the run has what is *kept* of its request.
 
     In a transaction of the caller, where nobody else can see the run, it is not renewed.
 
     Raises:
         PermissionDenied: The conversation belongs to another user.
+        OtherAssistantError: It belongs to another assistant.
 
     """
-    taken = tried_again(using, Taking(using, memory_key(memory_id), owner, run).take)
+    context = context or current.get()
+    taking = Taking(using, memory_key(memory_id), owner, run, assistant, context, kept, question)
+    taken = tried_again(using, taking.take)
     if isinstance(taken, Taken) and not _is_in_transaction(using):
-        renewal(using).add(run)
+        keep(taken, context)
     return taken
+
+
+def take_over(using: str, run: UUID, context: ThreadContext | None = None) -> Taken | None:
+    """
+    Take *run*, which is asked, or whose process is dead, to go on with it. It is renewed in *context* until it
+    is ended.
+
+    Of several processes, one is first; the others have None. It keeps its id, and so the name of its stream. Whatever
+    the process that had it does to the conversation from now on is not stored.
+    """
+    taken = tried_again(using, partial(taken_over, using, run))
+    if taken is not None and not _is_in_transaction(using):
+        keep(taken, context or current.get())
+    return taken
+
+
+def hand_over(taken: Taken, question: int | None = None, alive_for: float = -DEAD_AFTER) -> bool:
+    """
+    Give a run up, which is to answer *question*, for any process to go on with it at once.
+
+    It counts as alive for so many seconds. Return whether it was still its own.
+    """
+    leave(taken)
+    given_up: dict[str, Any] = {"state": State.ASKED, "lease": before(-alive_for)}
+    if question is not None:
+        given_up["question"] = question
+    return tried_again(taken.using, lambda: _own(taken).update(**given_up)) > 0
+
+
+def keep(taken: Taken, context: ThreadContext | None, has_listeners: Callable[[], bool] = lambda: True) -> None:
+    """
+    Let a run be renewed in *context* until it ends, and be noted while it *has_listeners* that somebody listens to it:
+    by default always, as code of the site that runs it waits for it.
+    """
+    renewal(taken.using).add(taken.run, context, has_listeners)
 
 
 def end(taken: Taken, state: State, question: int | None = None) -> bool:
@@ -76,7 +142,7 @@ def end(taken: Taken, state: State, question: int | None = None) -> bool:
 
     It is not renewed any more, also if this fails.
     """
-    with ending(taken):
+    with ending(taken, question):
         return tried_again(taken.using, partial(update_end, taken, state, question))
 
 
@@ -84,11 +150,12 @@ class Lease:
     """
     The run of an answer: the one that is *taken*, or one that this takes, and then ends.
 
-    Only conversations in a database have runs.
+    Only conversations in a database have runs. One that this takes is renewed in the context of *request*.
     """
 
-    def __init__(self, taken: Taken | None = None) -> None:
+    def __init__(self, taken: Taken | None = None, request: HttpRequest | None = None) -> None:
         self.taken = taken
+        self._request = request
         self._is_own = False
 
     def take(self, memory: ChatMemory) -> int | None:
@@ -101,7 +168,8 @@ class Lease:
         """
         if self.taken is None and isinstance(store := memory.store, DjangoChatMemoryStore):
             using = store.using or router.db_for_write(Conversation)
-            taken = take(using, memory.id, None if store.owner is None else store.owner.pk, uuid4())
+            owner, context = None if store.owner is None else store.owner.pk, current.get()
+            taken = take(using, memory.id, owner, uuid4(), context=context or ThreadContext.of(self._request))
             if not isinstance(taken, Taken):
                 raise BusyError
             self.taken, self._is_own = taken, True
@@ -122,6 +190,11 @@ class Lease:
         return None if self.taken is None else self.taken.fence
 
     @property
+    def is_of_new(self) -> bool:
+        """Whether the conversation was created for the run that is taken, so that it has no messages."""
+        return self.taken is not None and self.taken.is_new
+
+    @property
     def has_to_end(self) -> bool:
         """Whether ``end`` has anything to do."""
         return self._is_own
@@ -137,18 +210,26 @@ class Lease:
 
 def update_end(taken: Taken, state: State, question: int | None) -> bool:
     """Write the end of a run, once; ``end`` does all that belongs to it."""
-    ended: dict[str, Any] = {"state": state, "active": None, "ended_at": DatabaseNow(), "question": question}
-    return Run.objects.using(taken.using).filter(pk=taken.run, active__isnull=False).update(**ended) > 0
+    ended: dict[str, Any] = {"state": state, "active": None, "ended_at": DatabaseNow(), "asked": ""}
+    return _own(taken).update(**ended, question=question) > 0
+
+
+def _own(taken: Taken) -> RunQuerySet:
+    """Return the run if it is in progress, and nobody has taken it over."""
+    return Run.objects.using(taken.using).filter(pk=taken.run, fence=taken.fence, active__isnull=False)
 
 
 @contextmanager
-def ending(taken: Taken) -> Iterator[None]:
-    """Surround what writes the end of a run: renew it no longer, and then leave no conversation that has nothing."""
+def ending(taken: Taken, question: int | None) -> Iterator[None]:
+    """
+    Surround what writes the end of a run: renew it no longer, and then leave no conversation that has nothing, which
+    cannot be where it has answered a *question*.
+    """
     try:
         yield
     finally:
         leave(taken)
-    if taken.is_new:
+    if taken.is_new and question is None:
         _forget_empty(taken)
 
 
@@ -158,22 +239,58 @@ def leave(taken: Taken) -> None:
 
 
 def find(using: str, memory_id: str, owner: Any) -> UUID | None:
-    """Return the run in progress in the owner's conversation, or None."""
-    found = Run.objects.using(using).alive().filter(conversation__memory_id=memory_id, conversation__owner=owner)
+    """Return the run in the owner's conversation that is in progress, or goes on if somebody reads it; or None."""
+    found = Run.objects.using(using).open().filter(conversation__memory_id=memory_id, conversation__owner=owner)
     return next(iter(found.values_list("pk", flat=True)), None)
 
 
-def running(using: str, owner: Any) -> int:
-    """Return how many runs are in progress in the conversations of *owner*."""
-    return len(
-        Run.objects.using(using).alive().filter(conversation__owner=owner).values_list("pk")
-    )  # few: quicker than to make a COUNT
+class Left(NamedTuple):
+    """A run that was asked, or whose process is dead: what a worker needs to go on with it."""
+
+    run: UUID
+    memory_id: str
+    owner_key: str
+    assistant: str
+    context: str
+    language: str
+    time_zone: str
 
 
-def alive(using: str, memory_ids: Collection[str]) -> list[UUID]:
-    """Return the runs in progress in these conversations."""
+def left(using: str, count: int) -> list[Left]:
+    """Return up to *count* runs in the database *using* on which nobody works, the oldest first."""
+    found = Run.objects.using(using).left().filter(active__gte=0)  # by the index of those in progress, on SQLite, too
+    columns = ("conversation__memory_id", "conversation__owner", "assistant", "context", "language", "time_zone")
+    rows: Any = found.order_by("created_at").values_list("pk", *columns)[:count]
+    return [Left(run, memory_id, "" if owner is None else str(owner), *rest) for run, memory_id, owner, *rest in rows]
+
+
+def waiting(using: str, seconds: float = 0.0) -> int:
+    """Return how many runs in the database *using* wait for a process, and began more than *seconds* ago."""
+    asked = Run.objects.using(using).filter(state=State.ASKED, active__gte=0, created_at__lt=before(seconds))
+    try:
+        return asked.count()
+    except DatabaseError:  # it has no tables yet, or they are others'
+        return 0
+
+
+def unheard(using: str, memory_id: str, owner: Any) -> tuple[UUID, float, datetime] | None:
+    """Return the run in progress in the owner's conversation, how many seconds nobody has listened, and since when."""
+    found: Any = Run.objects.using(using).alive().filter(conversation__memory_id=memory_id, conversation__owner=owner)
+    for run, silence, heard_at in found.values_list("pk", DatabaseNow() - F("listened_at"), "listened_at"):
+        return run, silence.total_seconds(), heard_at
+    return None
+
+
+def running(using: str, owner: Any, most: int) -> int:
+    """Return how many runs are in progress in the conversations of *owner*, or *most* if there are more."""
+    found = Run.objects.using(using).alive().filter(conversation__owner=owner).values_list("pk")
+    return len(found[:most])  # few: quicker than to make a COUNT
+
+
+def streamed(using: str, memory_ids: Collection[str]) -> list[UUID]:
+    """Return the runs in these conversations whose streams go on."""
     return list(
-        Run.objects.using(using).alive().filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True)
+        Run.objects.using(using).open().filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True)
     )
 
 
@@ -182,21 +299,31 @@ def stop(using: str, run: UUID) -> None:
     Run.objects.using(using).filter(pk=run, active__isnull=False).update(is_stopping=True)
 
 
-def stopping(using: str, runs: Collection[UUID]) -> Mapping[UUID, bool]:
-    """Return whether each of those *runs* that are still their process's has to stop."""
-    own = Run.objects.using(using).filter(pk__in=runs, active__isnull=False)
-    return dict(own.values_list("pk", "is_stopping"))
+def withdraw(using: str, run: UUID) -> bool:
+    """End *run* if no process has taken it yet; return whether it was so."""
+    ended: dict[str, Any] = {"state": State.STOPPED, "active": None, "ended_at": DatabaseNow(), "asked": ""}
+    return Run.objects.using(using).filter(pk=run, state=State.ASKED, active__isnull=False).update(**ended) > 0
+
+
+def stopping(using: str, taken: Collection[Taken]) -> Mapping[UUID, bool]:
+    """Return whether each of those runs that are still their process's has to stop."""
+    fences = {each.run: each.fence for each in taken}
+    found = Run.objects.using(using).filter(pk__in=fences, active__isnull=False)
+    rows = found.values_list("pk", "fence", "is_stopping")
+    return {run: is_stopping for run, fence, is_stopping in rows if fence == fences[run]}
 
 
 def progress(using: str, run: UUID) -> Progress:
     """Return what has become of a run."""
-    columns = ("state", "active", DatabaseNow() - F("lease"))
+    columns = ("state", "active", "assistant", DatabaseNow() - F("lease"))
     found: Any = Run.objects.using(using).filter(pk=run).values_list(*columns)
-    for state, active, silent_for in found:
+    for state, active, assistant, silent_for in found:
         if active is None and state != State.INTERRUPTED:
             return Progress.ENDED
-        if active is not None and silent_for.total_seconds() < DEAD_AFTER:
+        if active is not None and state != State.ASKED and silent_for.total_seconds() < DEAD_AFTER:
             return Progress.RUNS
+        if active is not None and assistant is not None:
+            return Progress.LEFT
     return Progress.LOST
 
 

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import cast
 
-from chatmemory_django import conf
+from django.db import connections, router
+
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece, Streams, StreamsUnavailableError
+from chatmemory_django.models import Conversation
 
 try:
     from redis import Redis
@@ -50,7 +53,7 @@ class RedisStreams(Streams):
     """
 
     def __init__(self) -> None:
-        self._redis = _client(conf.chat()["REDIS_URL"])
+        self._redis = _client(chat_settings().REDIS_URL)
 
     def write(self, pieces: Mapping[Maker, Piece]) -> None:
         with _reached(), self._redis.pipeline(transaction=False) as pipeline:
@@ -95,11 +98,17 @@ def _reached() -> Iterator[None]:
 
 
 def _answers(memory_id: str) -> str:
-    return f"chatmemory:{{{memory_id}}}:answers"
+    return f"chatmemory:{{{_schema()}{memory_id}}}:answers"
 
 
 def _pieces(memory_id: str, answer_id: str) -> str:
-    return f"chatmemory:{{{memory_id}}}:answer:{answer_id}"
+    return f"chatmemory:{{{_schema()}{memory_id}}}:answer:{answer_id}"
+
+
+def _schema() -> str:
+    """Return the connection's schema, if the engine gives one to each tenant: they may have the same memory ids."""
+    schema = getattr(connections[router.db_for_write(Conversation)], "schema_name", None)
+    return f"{schema}:" if schema else ""
 
 
 @cache

@@ -17,15 +17,17 @@ from django.db import connections, router, transaction
 from django.db.models import Exists, OuterRef
 from django.utils.module_loading import import_string
 
-from chatmemory_django import conf
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.deleting import Deletion
 from chatmemory_django.chat.runs.leases import State, Taken
 from chatmemory_django.chat.runs.tables import AnswerChunk, Run, before
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import cipher, for_owner
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ class Maker(NamedTuple):
     """The key of the conversation's owner, as text."""
     answer_id: str
     """The id of its run, in 32 hexadecimal digits."""
+    context: ThreadContext | None = None
+    """In which threads work for it: other tenants may have conversations and users with the same keys."""
 
 
 class Piece(NamedTuple):
@@ -58,33 +62,34 @@ class Piece(NamedTuple):
     data: str
 
 
-def encrypted(maker: Maker, piece: Piece) -> Piece:
-    """Return *piece* of the answer of *maker* as it is stored: encrypted, if the app ``encryption`` is installed."""
-    encrypts = cipher()
-    if encrypts is None or not piece.data:
+def encoded(maker: Maker, piece: Piece) -> Piece:
+    """Return *piece* of the answer of *maker* as it is stored."""
+    if row_codec.installed is None or not piece.data:
         return piece
-    with for_owner(maker.owner_key or None, maker.answer_id):
-        using = router.db_for_write(Conversation, owner_key=maker.owner_key)
-        return piece._replace(data=encrypts.encrypt(piece.data, _PLACE, using))
+    address = _address(maker, router.db_for_write(Conversation, owner_key=maker.owner_key))
+    key = maker.answer_id, piece.position
+    return piece._replace(data=row_codec.installed.at(address).encode(piece.data, _COLUMN, key))
 
 
-def decrypted(maker: Maker, stored: Iterable[str]) -> list[str]:
-    """Return the data of the *stored* pieces of the answer of *maker*."""
-    decrypts = cipher()
-    if decrypts is None:
+def decoded(maker: Maker, stored: Iterable[str], position: int = 0) -> list[str]:
+    """Return the data of the pieces of the answer of *maker* from *position* on, as they are *stored*."""
+    if row_codec.installed is None:
         return list(stored)
-    with for_owner(maker.owner_key or None):
-        using = router.db_for_read(Conversation, owner_key=maker.owner_key)
-        return [decrypts.decrypt(data, _PLACE, using) for data in stored]
+    coder = row_codec.installed.at(_address(maker, router.db_for_read(Conversation, owner_key=maker.owner_key)))
+    return [coder.decode(data, _COLUMN, (maker.answer_id, at)) for at, data in enumerate(stored, position)]
 
 
-_PLACE = "chatmemory_chat.answerchunk.data"
+def _address(maker: Maker, using: str) -> Address:
+    return Address(using, None, maker.memory_id, maker.owner_key or None)
+
+
+_COLUMN = "chatmemory_chat.answerchunk.data"
 
 
 class Streams(ABC):
     """
     Stores the streams of answers. Every method is called in a thread that can use the database. What is stored is
-    already encrypted, if it has to be.
+    already encoded.
 
     Those that are not in the site's database raise ``StreamsUnavailableError`` if they cannot be reached.
     """
@@ -155,10 +160,10 @@ class DatabaseStreams(Streams):
             if using != taken.using or not last.data:
                 return super().end(maker, last, taken, state, question)
             write = _end_at_once if connections[using].vendor == "postgresql" else _end
-            with leases.ending(taken):
+            with leases.ending(taken, question):
                 return tried_again(using, partial(write, maker, last, taken, state, question))
         finally:  # what is written later than it is noted would be found too new, and stay
-            deletion(using).note_end()
+            deletion(using).note_end(current.get())
 
 
 def _write(pieces: Mapping[Maker, Piece], using: str) -> None:
@@ -203,14 +208,14 @@ def _end_at_once(maker: Maker, last: Piece, taken: Taken, state: State, question
     connection = connections[taken.using]
     run, chunk = (connection.ops.quote_name(each._meta.db_table) for each in (Run, AnswerChunk))
     now, _ = AnswerChunk.objects.all().query.get_compiler(taken.using).compile(DatabaseNow())
-    ended = f"state = %s, active = NULL, question = %s, ended_at = {now}"
+    ended = f"state = %s, active = NULL, question = %s, asked = '', ended_at = {now}"
     sql = (
-        f"WITH ended AS (UPDATE {run} SET {ended} WHERE id = %s AND active IS NOT NULL RETURNING id) "  # noqa: S608  # names
+        f"WITH ended AS (UPDATE {run} SET {ended} WHERE id = %s AND fence = %s AND active IS NOT NULL RETURNING id) "  # noqa: S608  # names
         f'INSERT INTO {chunk} (memory_id, answer_id, "position", data, written_at) SELECT %s, %s, %s, %s, {now} '
         "FROM ended ON CONFLICT (memory_id, answer_id, position) DO UPDATE SET data = excluded.data"
     )
     with connection.cursor() as cursor:
-        cursor.execute(sql, [state.value, question, taken.run, maker.memory_id, maker.answer_id, *last])
+        cursor.execute(sql, [state.value, question, taken.run, taken.fence, maker.memory_id, maker.answer_id, *last])
         is_own: bool = cursor.rowcount > 0
     return is_own
 
@@ -233,5 +238,5 @@ def delete_old(using: str) -> None:
 
 def streams() -> Streams:
     """Return an instance of the class in the setting ``STREAMS``."""
-    made: Streams = import_string(conf.chat()["STREAMS"])()
+    made: Streams = import_string(chat_settings().STREAMS)()
     return made

@@ -7,14 +7,23 @@ from datetime import timedelta
 from typing import Any, Self
 
 from django.db import models
+from django.db.models import Q
 
-from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
+from chatmemory_django.core.limits import MAX_ASSISTANT_LENGTH, MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
+from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
+from chatmemory_django.db.contexts import MAX_CAPTURED
 from chatmemory_django.db.moments import DatabaseNow
-from chatmemory_django.models import ExactCharField
+from chatmemory_django.models import EncryptedTextField, ExactCharField
 from chatmemory_django.models.conversations import Conversation
+
+MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH = 35, 64
+"""What RFC 5646 advises for a language tag; the longest name of a time zone has 38 characters."""
 
 DEAD_AFTER = 5.0
 """Seconds without a renewal after which another process may take the place of a run: ten were missed."""
+
+ASKED = "chatmemory_chat.run.asked"
+"""What a ``Coder`` calls the column with what was asked."""
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -24,6 +33,18 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Return those in progress."""
         return self.filter(active__isnull=False, lease__gte=before(DEAD_AFTER))
 
+    def open(self) -> Self:
+        """Return those in progress, and those with which any process can go on."""
+        return self.filter(
+            Q(assistant__isnull=False) | Q(lease__gte=before(DEAD_AFTER)),
+            active__isnull=False,
+        )
+
+    def left(self) -> Self:
+        """Return those on which nobody works, and with which any process can go on."""
+        is_free = Q(state=Run.State.ASKED) | Q(lease__lt=before(DEAD_AFTER))
+        return self.filter(is_free, active__isnull=False, assistant__isnull=False)
+
 
 def before(seconds: float) -> Any:
     """Return the moment so many *seconds* ago, by the database's clock."""
@@ -32,7 +53,9 @@ def before(seconds: float) -> Any:
 
 class Run(models.Model):
     """
-    One run of an assistant in a conversation, from the question to the end of the answer. It holds no text.
+    One run of an assistant in a conversation, from the question to the end of the answer.
+
+    Of texts, it holds only what its request asked beside the question, and only until it ends.
 
     Its moments are those of the database's clock, in UTC even without ``USE_TZ``: compare them with ``DatabaseNow``.
     """
@@ -41,7 +64,7 @@ class Run(models.Model):
         """How far the run has come."""
 
         ASKED = "asked"
-        """No process generates the answer yet."""
+        """No process generates the answer yet, or the one that did has handed it over."""
         RUNNING = "running"
         """A process generates the answer, unless it has died."""
         WAITING = "waiting"
@@ -53,20 +76,35 @@ class Run(models.Model):
         STOPPED = "stopped"
         """A person has stopped the answer."""
         INTERRUPTED = "interrupted"
-        """The process has died, or was taken for dead."""
+        """The process has died, or was taken for dead, and another run has taken its place."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="runs")
     state = models.CharField(max_length=11, choices=State.choices, default=State.RUNNING)
     # The conversation's key while the run is asked or running, else null: it is unique, so there is one at a time.
     active = models.BigIntegerField(null=True, unique=True)
+    # The assistant's name in the settings, which is empty for ASSISTANT. Null for one that is not from the settings: no
+    # other process can go on with its answer.
+    assistant = ExactCharField(max_length=MAX_ASSISTANT_LENGTH, blank=True, null=True)
     # The message that it answers.
     question = models.PositiveIntegerField(null=True)
     # That of the conversation since this run was taken: with another one, a write of this run writes nothing.
     fence = models.PositiveBigIntegerField()
     # When its process last renewed it. No index: PostgreSQL then renews a row without touching any.
     lease = models.DateTimeField()
+    # When somebody has last listened to it, in whichever process: a question may stop what nobody waits for.
+    listened_at = models.DateTimeField()
     is_stopping = models.BooleanField(default=False)
+    # What THREAD_CONTEXT captured of the request: who goes on with the run enters that.
+    context = models.CharField(max_length=MAX_CAPTURED, default="")
+    # What a process has to know that did not see the request, as JSON: see ``Asked``. Empty once the run has ended.
+    asked = EncryptedTextField(default="")
+    language = models.CharField(max_length=MAX_LANGUAGE_LENGTH, default="")
+    time_zone = models.CharField(max_length=MAX_TIME_ZONE_LENGTH, default="")
+    # What a call of its model may use, in tokens and at which cost, and for which labels: see ``chat.costs.budgets``.
+    reserved = models.BigIntegerField(null=True)
+    reserved_cost = models.DecimalField(max_digits=COST_DIGITS, decimal_places=COST_PLACES, null=True)
+    labels = models.JSONField(null=True)
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
 

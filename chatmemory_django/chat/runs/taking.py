@@ -11,10 +11,14 @@ from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
-from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, before
+from chatmemory_django.chat.runs.kept import Kept
+from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, Run, before
+from chatmemory_django.db import row_codec
+from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.isolation import note_lock
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import is_duplicate
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.conversations import create_once
 
@@ -32,13 +36,36 @@ class Taken(NamedTuple):
     """Whether the conversation was created for it: it is deleted if the run ends before anything was written."""
 
 
-class Taking:
-    """The attempts to take the conversation *key* of *owner*, None for any, for *run* in the database *using*."""
+class OtherAssistantError(RuntimeError):
+    """The conversation belongs to another assistant than the one that was to answer in it."""
 
-    def __init__(self, using: str, key: str, owner: Any, run: UUID) -> None:
+
+class Taking:
+    """
+    The attempts to take the conversation *key* of *owner*, None for any, for *run* in the database *using*.
+
+    If *assistant* is a name, the conversation has to belong to the assistant with it; a new one does then. The run is
+    done in *context*, and has what is *kept* of its request.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        key: str,
+        owner: Any,
+        run: UUID,
+        assistant: str | None,
+        context: ThreadContext | None,
+        kept: Kept,
+        question: int | None = None,
+    ) -> None:
         self._key = key
         self._owner = owner
         self._run = run
+        self._assistant = assistant
+        self._question = question
+        self._captured = "" if context is None else context.captured
+        self._kept = kept
         self._connection = connections[using]
         self._conversations = Conversation.objects.using(using).filter(memory_id=key)
         self._runs = Run.objects.using(using)
@@ -48,14 +75,17 @@ class Taking:
         taken = self._taken()
         if taken is not None:
             return taken
-        conversation, owner = next(iter(self._conversations.values_list("pk", "owner")), (None, None))
-        if conversation is None:
-            create_once(self._connection.alias, self._key, self._owner)
+        found = next(iter(self._conversations.values_list("pk", "owner", "assistant")), None)
+        if found is None:
+            create_once(self._connection.alias, self._key, self._owner, self._assistant or "")
             taken = self._taken()
             return 0.0 if taken is None else taken._replace(is_new=True)
+        conversation, owner, assistant = found
         to_key = Conversation._meta.get_field("owner").to_key
         if self._owner is not None and to_key(owner) != to_key(self._owner):
             raise PermissionDenied(f"The conversation {self._key!r} belongs to another user.")
+        if self._assistant not in {None, assistant}:
+            raise OtherAssistantError(f"The conversation {self._key!r} belongs to another assistant.")
         return self._taken_from_the_dead(conversation)
 
     def _taken_from_the_dead(self, conversation: int) -> Taken | float:
@@ -76,7 +106,7 @@ class Taking:
                     return None
                 note_lock(self._connection, self._key)
                 if dead is not None:
-                    ended = {"state": Run.State.INTERRUPTED, "active": None, "ended_at": DatabaseNow()}
+                    ended = {"state": Run.State.INTERRUPTED, "active": None, "ended_at": DatabaseNow(), "asked": ""}
                     dead.update(**ended)
                 return self._inserted(raises=is_one_statement)
         except IntegrityError as exc:
@@ -91,13 +121,14 @@ class Taking:
         return transaction.atomic(using=self._connection.alias)
 
     def _own(self) -> ConversationQuerySet:
-        return self._conversations if self._owner is None else self._conversations.filter(owner=self._owner)
+        own = self._conversations if self._owner is None else self._conversations.filter(owner=self._owner)
+        return own if self._assistant is None else own.filter(assistant=self._assistant)
 
     def _inserted(self, *, raises: bool) -> Taken | None:
         """Insert the run with the fence of the conversation, which the same statement *raises* where that is needed."""
         connection, run = self._connection, Run._meta.get_field("id").get_db_prep_save(self._run, self._connection)
         named, values = self._named()
-        row = [run, Run.State.RUNNING.value, False]
+        row = [run, Run.State.RUNNING.value, False, self._captured, self._assistant, self._question, *self._stored()]
         with connection.cursor() as cursor:
             cursor.execute(_insert(connection, named, raises=raises), [*values, *row] if raises else [*row, *values])
             if connection.features.can_return_columns_from_insert:
@@ -108,12 +139,42 @@ class Taking:
             return Taken(self._run, conversation, fence, connection.alias)
         return None
 
+    def _stored(self) -> list[str]:
+        """Return what is kept of the request, as it is stored."""
+        asked = self._kept.asked
+        if row_codec.installed is not None and asked:
+            owner = None if self._owner is None else str(self._owner)
+            coder = row_codec.installed.at(Address(self._connection.alias, None, self._key, owner))
+            asked = coder.encode(asked, ASKED, (self._run.hex,))
+        return [asked, *self._kept[1:]]
+
     def _named(self) -> tuple[str, list[Any]]:
         """Return the condition that a row is the conversation, and its values."""
-        if self._owner is None:
-            return "memory_id = %s", [self._key]
-        owner = Conversation._meta.get_field("owner").get_db_prep_save(self._owner, self._connection)
-        return "memory_id = %s AND owner_id = %s", [self._key, owner]
+        named: dict[str, Any] = {"memory_id": self._key}
+        if self._owner is not None:
+            named["owner_id"] = Conversation._meta.get_field("owner").get_db_prep_save(self._owner, self._connection)
+        if self._assistant is not None:
+            named["assistant"] = self._assistant
+        return " AND ".join(f"{column} = %s" for column in named), list(named.values())
+
+
+def taken_over(using: str, run: UUID) -> Taken | None:
+    """Take *run*, on which nobody works, from its process; None if somebody else was first, or it has ended."""
+    left = Run.objects.using(using).filter(pk=run).left()
+    found = left.values_list("conversation", "conversation__memory_id").first()  # before the transaction writes
+    if found is None:
+        return None
+    conversation, memory_id = found
+    own = Conversation.objects.using(using).filter(pk=conversation)
+    with transaction.atomic(using=using):
+        if not own.update(fence=F("fence") + 1):  # it was erased
+            return None
+        note_lock(connections[using], memory_id)
+        fence = own.values_list("fence", flat=True).get()
+        if left.update(fence=fence, state=Run.State.RUNNING, lease=DatabaseNow()):
+            return Taken(run, conversation, fence, using)
+        transaction.set_rollback(True, using=using)  # who was first has that fence
+    return None
 
 
 def _insert(connection: BaseDatabaseWrapper, named: str, *, raises: bool) -> str:
@@ -122,8 +183,9 @@ def _insert(connection: BaseDatabaseWrapper, named: str, *, raises: bool) -> str
     now, _ = Run.objects.all().query.get_compiler(connection.alias).compile(DatabaseNow())
     source = "raised" if raises else f"{conversation} WHERE {named}"
     sql = (
-        f"INSERT INTO {run} (id, conversation_id, state, active, fence, lease, is_stopping, created_at) "  # noqa: S608  # names
-        f"SELECT %s, id, %s, id, fence, {now}, %s, {now} FROM {source}"
+        f"INSERT INTO {run} (id, conversation_id, state, active, fence, lease, listened_at, is_stopping, context, "  # noqa: S608  # names
+        f"created_at, assistant, question, asked, language, time_zone) "
+        f"SELECT %s, id, %s, id, fence, {now}, {now}, %s, %s, {now}, %s, %s, %s, %s, %s FROM {source}"
     )
     if connection.features.can_return_columns_from_insert:
         sql += " RETURNING conversation_id, fence"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from chatmemory_django.chat.ui_messages.files import to_content, to_part
+from chatmemory_django.chat.ui_messages.files import is_text, text_in, to_content, to_part
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.messages import BLANK, Content, DetailLevel, TextContent, UserMessage, copy_json
@@ -43,7 +43,7 @@ def from_ui_message(
     """
     Return the user's message that a page sent.
 
-    Texts become texts, and files become images, audio, videos or PDF documents; see ``files.to_content``. All other
+    Texts and text files become texts, and other files images, audio, videos or PDF documents; see ``files``. All other
     fields of the parts, and ``metadata`` except ``SERVERS_METADATA``, are kept in the attribute ``ui``, which is not
     sent to models.
 
@@ -96,24 +96,46 @@ def message_sequence(ui_id: str) -> int | None:
     return sequence if 0 < sequence <= MAX_INTEGER else None
 
 
+def verbatim(value: object, where: str) -> Any:
+    """Return a copy of *value*; raise ``ValueError`` if it cannot be stored and returned unchanged."""
+    try:
+        copied = copy_json(value, where, MAX_DEPTH)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: it must be JSON with at most {MAX_DEPTH} levels of nesting.") from None
+    for text in _texts(copied):
+        _check_characters(text, where)
+    try:
+        comes_back = msgspec.json.decode(msgspec.json.encode(copied)) == copied
+    except (ValueError, msgspec.MsgspecError):
+        comes_back = False
+    if not comes_back:
+        raise ValueError(f"{where}: it has a number that is too large.")
+    return copied
+
+
 def _read_part(part: object, where: str, image_detail: DetailLevel) -> tuple[Content | None, dict[str, Any]]:
     """
     Return the content of *part*, and the other fields to keep.
 
-    If it has no content, these are all of its fields, with its type; the kept fields of a content never have a type.
+    If it has no content, these are all of its fields, with its type. The kept fields of a content have a type only if
+    that is a text file; its data are not kept.
     """
     if not isinstance(part, Mapping):
         raise ValueError(f"{where}: a part must be an object.")  # noqa: TRY004
     kind = _text(part, "type", where)
     content: Content
+    if kind == "file" and is_text(part.get("mediaType")):
+        content, head = text_in(_text(part, "url", where), part.get("filename"), where)
+        _check_characters(content.text, f"{where}.url")
+        return content, verbatim({**part, "url": head}, where)
     if kind == "file":
         content = to_content(_text(part, "mediaType", where), _text(part, "url", where), where, image_detail)
         shown = to_part(content) or {}
     elif kind == "text" and (text := _text(part, "text", where)):
         content, shown = TextContent(text), {"type": kind, "text": text}
     else:
-        return None, _verbatim(part, where)  # including empty texts, which some models reject
-    return content, _verbatim({key: part[key] for key in part if part[key] != shown.get(key, _MISSING)}, where)
+        return None, verbatim(part, where)  # including empty texts, which some models reject
+    return content, verbatim({key: part[key] for key in part if part[key] != shown.get(key, _MISSING)}, where)
 
 
 def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
@@ -121,7 +143,7 @@ def _kept(beside: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     while beside and not beside[-1]:
         beside.pop()
     kept: dict[str, Any] = {"parts": beside} if beside else {}
-    metadata = _verbatim(metadata, "$.metadata")
+    metadata = verbatim(metadata, "$.metadata")
     if isinstance(metadata, dict):
         for name in SERVERS_METADATA:
             metadata.pop(name, None)
@@ -154,23 +176,6 @@ def _text(part: Mapping[str, Any], key: str, where: str) -> str:
         raise ValueError(f"{where}.{key}: it must be a string.")  # noqa: TRY004
     _check_characters(text, f"{where}.{key}")
     return text
-
-
-def _verbatim(value: object, where: str) -> Any:
-    """Return a copy of *value*; raise ``ValueError`` if it cannot be stored and returned unchanged."""
-    try:
-        copied = copy_json(value, where, MAX_DEPTH)
-    except (TypeError, ValueError):
-        raise ValueError(f"{where}: it must be JSON with at most {MAX_DEPTH} levels of nesting.") from None
-    for text in _texts(copied):
-        _check_characters(text, where)
-    try:
-        comes_back = msgspec.json.decode(msgspec.json.encode(copied)) == copied
-    except (ValueError, msgspec.MsgspecError):
-        comes_back = False
-    if not comes_back:
-        raise ValueError(f"{where}: it has a number that is too large.")
-    return copied
 
 
 def _texts(value: object) -> Iterator[str]:

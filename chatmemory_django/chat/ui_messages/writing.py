@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from chatmemory_django.chat.ui_messages.files import to_part
+from chatmemory_django.chat.ui_messages.files import text_part, to_part
 from chatmemory_django.chat.ui_messages.reading import CREATED_AT, UI
 from chatmemory_django.core.limits import unedited
 from chatmemory_django.core.tool_calls import REJECTED, SHORTENED, tool_answers
@@ -26,6 +26,9 @@ NOT_JSON = "The arguments of this call are not JSON."
 
 OUTCOME_UNKNOWN = "The outcome of this call is unknown."
 """What is shown of a call that was stored, and its result was not."""
+
+IS_JSON = "is_json"
+"""The attribute that is true for the result of a call whose text is JSON that a client sent, instead of a text."""
 
 WAITS_FOR_OTHERS = "waitsForOthers"
 """The name in the metadata of an answer for the ids of the calls that somebody else decides on."""
@@ -78,6 +81,8 @@ class Approval(NamedTuple):
     """What is shown of a call that has no result, and will have none."""
     is_others: bool = False
     """Whether somebody else than the reader of the page decides."""
+    is_for_client: bool = False
+    """Whether it is no approval, and the call runs in the page."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -199,6 +204,12 @@ def result_text(result: ToolExecutionResultMessage) -> str:
     return "\n".join(content.text for content in result.contents if isinstance(content, TextContent))
 
 
+def result_output(result: ToolExecutionResultMessage) -> Any:
+    """Return what a page shows as the output of a call: the texts of *result* or, if the page sent JSON, that."""
+    text = result_text(result)
+    return call_input(text)[0] if result.attributes.get(IS_JSON) is True else text
+
+
 def answer_text(message: AiMessage) -> str:
     """Return the text of *message* or, if it has neither text nor calls, the model's reason for refusing to answer."""
     if message.text or message.tool_execution_requests:
@@ -228,7 +239,10 @@ def _question_parts(message: UserMessage) -> list[dict[str, Any]]:
     for beside in _kept(message, "parts", []):
         if not isinstance(beside, Mapping):
             continue
-        if "type" in beside:
+        if beside.get("type") == "file":
+            if shown and "text" in shown[0]:
+                parts.append(text_part(beside, shown.pop(0)["text"]))
+        elif "type" in beside:
             parts.append(dict(beside))
         elif shown:
             parts.append({**shown.pop(0), **beside})
@@ -294,12 +308,16 @@ def _call_part(
     elif result.is_error:
         ending = {"state": "output-error", "errorText": result_text(result)}
     else:
-        ending = {"state": "output-available", "output": result_text(result)}
-    return {**part, **ending, **({} if approval is None or result is None else {"approval": approval.as_json()})}
+        ending = {"state": "output-available", "output": result_output(result)}
+    if approval is not None and result is not None and not approval.is_for_client:
+        ending["approval"] = approval.as_json()
+    return {**part, **ending}
 
 
 def _approval_ending(approval: Approval, result: ChatMessage | None) -> dict[str, Any]:
     """Return how the part of a call ends that waits for *approval*, or was denied; empty for any other."""
+    if approval.is_for_client:
+        return {"state": "input-available"} if approval.is_open and result is None else {}
     if approval.error and result is None:
         return {"state": "output-error", "errorText": approval.error, "approval": approval.as_json()}
     if approval.is_open and result is None:

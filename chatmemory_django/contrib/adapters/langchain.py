@@ -98,11 +98,16 @@ class LangChainCalls(BaseCallbackHandler):
     """
 
     def __init__(
-        self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+        self,
+        purpose: str = "answer",
+        *,
+        owner: AbstractBaseUser | None = None,
+        memory_id: object = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
 
-        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
+        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id, labels=labels)
         self._recorder()  # an invalid purpose is an error at once: LangChain only logs what a callback raises
         self._open: dict[UUID, tuple[UUID | None, CallRecorder]] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -279,12 +279,17 @@ class LlamaIndexCalls(BaseCallbackHandler):
     """
 
     def __init__(
-        self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+        self,
+        purpose: str = "answer",
+        *,
+        owner: AbstractBaseUser | None = None,
+        memory_id: object = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(event_starts_to_ignore=[], event_ends_to_ignore=[])
         from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
 
-        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
+        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id, labels=labels)
         self._recorder()  # an invalid purpose is an error at once
         self._open: dict[str, tuple[CallRecorder, Any]] = {}
         self._last: ContextVar[str] = ContextVar("_last", default="")

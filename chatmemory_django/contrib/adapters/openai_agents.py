@@ -6,7 +6,7 @@ what calls of models used.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -128,11 +128,12 @@ class AgentsCalls(ModelProvider):
         *,
         owner: AbstractBaseUser | None = None,
         memory_id: object = None,
+        labels: Mapping[str, str] | None = None,
         provider: ModelProvider | None = None,
     ) -> None:
         from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
 
-        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id)
+        self._recorder = partial(record_call, purpose, owner=owner, memory_id=memory_id, labels=labels)
         self._recorder()  # an invalid purpose is an error at once
         self._provider = provider or MultiProvider()
 

@@ -93,7 +93,7 @@ def _conversations(files: Sequence[_File], read: ReadMessages) -> Iterator[Step]
     for file in files:
         done = 0
         try:
-            with _text(file, MAX_ESCAPED * conf.max_message_bytes()) as text:
+            with _text(file, MAX_ESCAPED * conf.general().MAX_MESSAGE_BYTES) as text:
                 for memory_id, conversation in _by_id(text, file.name, read):
                     size, done = text.position() - done, text.position()
                     yield Step(memory_id, conversation, size)

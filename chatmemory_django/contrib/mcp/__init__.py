@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,8 +30,9 @@ from chatmemory_django.access import (
     token_in,
 )
 from chatmemory_django.contrib.mcp.tools import TOOLS, ConversationTool, RefusedError, schema_of
-from chatmemory_django.db.threads import in_thread, leave_thread
-from chatmemory_django.encryption.ciphers import EncryptedError
+from chatmemory_django.db.contexts import current
+from chatmemory_django.db.row_codec import EncryptedError
+from chatmemory_django.db.threads import context_of, in_thread, leave_thread
 
 try:
     from mcp.server.context import ServerRequestContext
@@ -74,7 +76,10 @@ def get_mcp_app(user_of_token: UserOfToken | None = None) -> AsgiApp:
     async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         async with ThreadSensitiveContext():  # as in Django, each request has its own thread
             try:
-                user = await in_thread(_admitted, ASGIRequest({**scope}, BytesIO()), user_of_token)
+                request = ASGIRequest({**scope}, BytesIO())
+                _check_host(request)
+                current.set(await context_of(request))  # no middleware has set anything
+                user = await in_thread(_admitted, request, user_of_token)
                 await _answer({**scope, "user": user}, receive, _unstored(send))
             except NotAllowedError as exc:
                 await _refuse(exc, _unstored(send))
@@ -84,12 +89,15 @@ def get_mcp_app(user_of_token: UserOfToken | None = None) -> AsgiApp:
     return app
 
 
-def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> AbstractBaseUser:
-    """Return the user of *request*; raise ``NotAllowedError`` if the protocol or the site's settings refuse it."""
+def _check_host(request: ASGIRequest) -> None:
     try:
         request.get_host()
     except DisallowedHost:
         raise NotAllowedError(HTTPStatus.MISDIRECTED_REQUEST, "The Host is not in ALLOWED_HOSTS.") from None
+
+
+def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> AbstractBaseUser:
+    """Return the user of *request*; raise ``NotAllowedError`` if the protocol or the site's settings refuse it."""
     if not is_trusted_origin(request):  # the protocol demands this, against pages that rebind their name to the server
         raise NotAllowedError(HTTPStatus.FORBIDDEN, "The Origin is not in CSRF_TRUSTED_ORIGINS.")
     key = token_in(request)
@@ -100,7 +108,7 @@ def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> Abstra
         if wait := count_wrong_credentials(request):
             raise NotAllowedError.too_often(wait, "Too many failed attempts")
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "The token is invalid.", **_TOKEN_REQUIRED)
-    if wait := seconds_to_wait(f"mcp_{user.pk}", conf.mcp_throttle_rate()):
+    if wait := seconds_to_wait(f"mcp_{user.pk}", conf.general().MCP_THROTTLE_RATE):
         raise NotAllowedError.too_often(wait)
     return user
 
@@ -175,4 +183,13 @@ def _described(name: str, tool: type[ConversationTool]) -> McpTool:
     )
 
 
-_server: Server[Any] = Server("chatmemory", title="Conversations", on_list_tools=_list_tools, on_call_tool=_call_tool)
+def _version() -> str:
+    try:
+        return version("chatmemory_django")
+    except PackageNotFoundError:  # a copy among the site's own files
+        return ""
+
+
+_server: Server[Any] = Server(
+    "chatmemory", version=_version(), title="Conversations", on_list_tools=_list_tools, on_call_tool=_call_tool
+)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from chatmemory_django import conf
 from chatmemory_django.contrib.openai_api.conversations import normalized
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.db import row_codec
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
@@ -120,7 +120,7 @@ class ConversationItems:
 
     def _pages(self, after: Item | None, count: int, *, sign: int) -> Iterator[tuple[list[HistoryRow], bool]]:
         """Yield the messages after that of *after*, at most *count* at a time, and whether their size left some out."""
-        most: int = conf.rest()["MAX_PAGE_CHARACTERS"]
+        most = conf.rest().MAX_PAGE_CHARACTERS
         rows = self._rows.order_by("sequence" if sign > 0 else "-sequence")
         last = None if after is None else after.sequence
         while True:
@@ -168,7 +168,7 @@ class ConversationItems:
         yield from self._read(named)
         # Items added otherwise, for example by a session of the Agents SDK, have no client message id.
         others = self._rows.filter(type=MessageType.CUSTOM, client_message_id=None, sequence__gte=since)
-        if cipher() is None:
+        if row_codec.installed is None:
             others = others.filter(payload__contains=f'"{item_id}"')
         yield from self._read(others.order_by("sequence"))
 

@@ -44,7 +44,7 @@ class ItemField(serializers.Field):
             item = normalized(data)
             message = CONVERSATION_ITEMS.to_message(item)
             to_columns(as_kept(message))
-            check_text_length(message, conf.rest()["MAX_TEXT_LENGTH"])
+            check_text_length(message, conf.rest().MAX_TEXT_LENGTH)
             view = self.context["view"]
             check_json_files(data, remote=view.policy.may_link_files(view.request))
             return NewItem(item, to_new_message(item, CONVERSATION_ITEMS, "It"))

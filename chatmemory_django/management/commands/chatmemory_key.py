@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from chatmemory_django.encryption.keys import new_key
+from chatmemory_django.contrib.encryption.keys import new_key
 
 
 class Command(BaseCommand):

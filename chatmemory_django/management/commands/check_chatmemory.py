@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from chatmemory_django.encryption.ciphers import cipher
-from chatmemory_django.encryption.keys import OWNER_PREFIX
+from chatmemory_django.db import row_codec
 from chatmemory_django.management.base import ConversationsCommand
 from chatmemory_django.models import ErasedConversation
 from chatmemory_django.models.remains import delete_left
-from chatmemory_django.operations import FileFinding, Finding, check, check_files, keys_in_use
+from chatmemory_django.operations import FileFinding, Finding, check, check_files
 from chatmemory_django.provider import known_window
 
 
@@ -59,8 +57,9 @@ class Command(ConversationsCommand):
         if user is None and memory_ids is None:
             count += check_files(conversations.db, self.report_file, repair=repair)
             count += self.check_erased(conversations.db, repair=repair)
-        if cipher() is not None:
-            self.report_keys(keys_in_use(conversations))
+        if row_codec.installed is not None:
+            for line in row_codec.installed.report(conversations):
+                self.stdout.write(line)
         if count:
             raise CommandError(f"{count:,} findings.")
         self.stdout.write("No problems found.")
@@ -74,12 +73,6 @@ class Command(ConversationsCommand):
             done = "Repaired." if repair else "prune_chatmemory deletes them."
             self.stdout.write(f"{count:,} erased conversations have messages left. {done}")
         return count
-
-    def report_keys(self, values: Mapping[str, int]) -> None:
-        """Print how many *values* need which key."""
-        for key_id, count in sorted(values.items()):
-            which = {"": "in plain text", OWNER_PREFIX: "encrypted with keys of owners"}
-            self.stdout.write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
 
     def report_file(self, finding: FileFinding) -> None:
         """Print a finding about a file in the storage."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from chatmemory_django.encryption.ciphers import APP, cipher
+from chatmemory_django.contrib.encryption.ciphers import APP, installed
+from chatmemory_django.contrib.encryption.encrypting import encrypt, wrap_keys
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.operations import encrypt, wrap_keys
 
 
 class Command(ConversationsCommand):
@@ -36,7 +36,7 @@ class Command(ConversationsCommand):
         **options: Any,
     ) -> None:
         """Encrypt the texts, and print how many rows they were in."""
-        if cipher() is None:
+        if installed() is None:
             raise CommandError(f"{APP!r} is not in INSTALLED_APPS.")
         conversations = self.conversations(database, user, memory_ids)
         wrapped = wrap_keys(conversations.db, dry_run=dry_run)

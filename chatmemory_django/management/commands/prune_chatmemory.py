@@ -11,10 +11,10 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import router
 
 from chatmemory_django import conf
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.management.base import ConversationsCommand, days
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, finding
 from chatmemory_django.operations import apply_retention, prune
-from chatmemory_django.search.indexes import forget_deleted
 
 
 class Command(ConversationsCommand):
@@ -86,8 +86,8 @@ class Command(ConversationsCommand):
                 "or set CHATMEMORY['RETENTION'].",
                 returncode=2,
             )
-        if search_index and not apps.is_installed("chatmemory_django.search"):
-            raise CommandError("There is no search index: chatmemory_django.search is not in INSTALLED_APPS.")
+        if search_index and finding.index is None:
+            raise CommandError("There is no search index: the app that keeps one is not in INSTALLED_APPS.")
         if (sum_calls or calls_older_than is not None) and not apps.is_installed("chatmemory_django.chat"):
             raise CommandError("There are no calls of models: chatmemory_django.chat is not in INSTALLED_APPS; add it.")
         do = apply_retention if is_as_set else partial(prune, history_older_than=history_older_than, idle=idle)
@@ -129,11 +129,11 @@ class Command(ConversationsCommand):
             from chatmemory_django.chat.runs.streams import delete_old
 
             forget_left_approvals(using)
-            leases.prune(using, conf.chat()["RUN_SECONDS"])
+            leases.prune(using, chat_settings().RUN_SECONDS)
             delete_old(router.db_for_write(AnswerChunk, beside=using))  # may be another than that of conversations
-        if apps.is_installed("chatmemory_django.search"):
+        if finding.index is not None:
             with self.progress("steps of the search index", None, verbosity) as progress:
-                for _ in forget_deleted(using, Message._meta.db_table, may_block=may_block):
+                for _ in finding.index.forget_deleted(using, may_block=may_block):
                     progress.advance()
 
     def report_refused(self, conversation: Conversation, error: Exception) -> None:

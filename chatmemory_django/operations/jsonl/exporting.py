@@ -180,6 +180,7 @@ def _head(conversation: Conversation, columns: dict[str, Any], messages: int) ->
         is_archived=conversation.is_archived,
         has_lost_system=conversation.has_lost_system,
         expires_at=None if conversation.expires_at is None else _utc(conversation.expires_at),
+        assistant=conversation.assistant,
         **kept,
     )
 

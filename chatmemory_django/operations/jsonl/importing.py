@@ -18,14 +18,16 @@ from django.db import router, transaction
 from chatmemory_django.codec import message_from_json
 from chatmemory_django.core.limits import MAX_INTEGER, YEARS, check_text_length, is_uuid, memory_key
 from chatmemory_django.core.media import AddressError, check_files, check_json_files
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, new_memory_id
 from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.files import lock_files_of, stored_bytes
+from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
@@ -151,6 +153,7 @@ class _Import:
             "title": head.title,
             "is_pinned": head.is_pinned,
             "is_archived": head.is_archived,
+            "assistant": head.assistant,
             "metadata": self._checked_head(),
             "next_sequence": head.next_sequence,
             "window_start": head.window_start,
@@ -211,13 +214,16 @@ class _Import:
         with uploads.for_a_write(), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
             self._check_quota(using)
-            with for_owner(conversation.owner_id, conversation.pk):
-                for _ in range(batches):
-                    rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
-                    files = [(row["sequence"], row.pop("files")) for row in rows]
-                    uploads.store(owner, conversation.pk, [each for _, several in files for each in several])
-                    uploads.refer(owner, conversation.pk, files)
-                    Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
+            codec = row_codec.installed
+            coder = None if codec is None else codec.at(address_of(conversation, using))
+            for _ in range(batches):
+                rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
+                files = [(row["sequence"], row.pop("files")) for row in rows]
+                uploads.store(owner, conversation.pk, [each for _, several in files for each in several])
+                uploads.refer(owner, conversation.pk, files)
+                if coder is not None:
+                    rows = [row | encoded_texts(coder, row["sequence"], row["type"], row) for row in rows]
+                Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
         return conversation
 
     def _check_quota(self, using: str) -> None:

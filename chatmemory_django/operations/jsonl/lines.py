@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import MAX_INTEGER, MAX_TITLE_LENGTH, check_bounds, check_values
+from chatmemory_django.core.limits import ASSISTANT_NAME, MAX_INTEGER, MAX_TITLE_LENGTH, check_bounds, check_values
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
@@ -47,6 +47,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     evicted_by: Literal["", "messages", "tokens"] = ""
     kept_out_through: _Number = 0
     expires_at: _Moment | None = None
+    assistant: Annotated[str, msgspec.Meta(pattern=rf"\A({ASSISTANT_NAME})?\Z")] = ""
 
 
 class MessageLine(
@@ -118,7 +119,7 @@ _decoder = msgspec.json.Decoder(Head | MessageLine)
 def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[NumberedRecord]:
     """Yield a record for each of *lines* that is not blank."""
     # Escaped, a character of a message takes up to six bytes instead of one; metadata is measured as it is in the line.
-    max_length = 7 * conf.max_message_bytes() + MAX_OTHER_BYTES
+    max_length = 7 * conf.general().MAX_MESSAGE_BYTES + MAX_OTHER_BYTES
     counts = Counter[type]()
     for number, line in enumerate(lines, 1):
         if len(line) > max_length:

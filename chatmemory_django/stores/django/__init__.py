@@ -85,7 +85,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     @property
     def keep_history(self) -> bool:
         """Whether messages stay in the database after they have left the memory."""
-        return conf.keep_history() if self._keep_history is None else self._keep_history
+        return conf.general().KEEP_HISTORY if self._keep_history is None else self._keep_history
 
     def get_messages(self, memory_id: object) -> list[ChatMessage]:
         key = memory_key(memory_id)
@@ -122,8 +122,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if snapshot is not None and not snapshot.is_own:
             raise not_own(key)
         # What a transaction sees may be rolled back, and then another writer may store the same version.
-        connection = connections[self.using or router.db_for_read(Message)]
-        conversation = snapshot if snapshot is None or sees_committed(connection) else snapshot.state.id
+        is_certain = snapshot is None or sees_committed(connections[snapshot.using])
+        conversation = snapshot if snapshot is None or is_certain else snapshot.state.id
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
@@ -160,7 +160,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         place = ConversationKey(
             rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message)
         )
-        return whole(messages, sequences, place, max_bytes=conf.media("MEDIA_MAX_BYTES"), gives_urls=gives_urls)
+        return whole(messages, sequences, place, max_bytes=conf.general().MEDIA_MAX_BYTES, gives_urls=gives_urls)
 
     def read_history(
         self, memory_id: object, *, before: int | None = None, count: int | None = None
@@ -178,7 +178,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def read_remembered(self, memory_id: object) -> list[HistoryRow]:
         """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
         rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
-        found = [HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim) for row, verbatim in rows]
+        found = [
+            HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim, row.conversation_id)
+            for row, verbatim in rows
+        ]
         return self._whole_history(memory_id, found)
 
     def _whole_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
@@ -222,7 +225,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             if after:
                 raise MessageNotFoundError(memory_id, after)
             return Appended(Eviction.of([], window), [])
-        return appended if write.written is None else appended._replace(conversation=write.written)
+        written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last
+        return appended if written is None else appended._replace(conversation=written)
 
     @sensitive_variables()
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
@@ -280,7 +284,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         entries = [entry for entry in reading.eviction.entries() if entry.message is not None]
         messages = [entry.message for entry in entries if entry.message is not None]
         place = ConversationKey(reading.conversation, key, self.using or router.db_for_write(Conversation))
-        limit = conf.media("MEDIA_MAX_BYTES")
+        limit = conf.general().MEDIA_MAX_BYTES
         sequences = [entry.key for entry in entries]
         for entry, message in zip(
             entries, whole(messages, sequences, place, max_bytes=limit, gives_urls=True), strict=True
@@ -294,7 +298,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return self._relocate(memory_id, to, window, newest=True)
 
     def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
-        if conf.media_storage() is not None:
+        if conf.general().MEDIA_STORAGE is not None:
             return tried_again(self.using or router.db_for_write(Conversation), partial(self._pop, memory_id, window))
         rows = self._write(memory_id, create=False, window=window).run(Removal(None))
         return messages_of(rows)[0] if rows else None
@@ -340,7 +344,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if pending is None:
             return None
         place = ConversationKey(snapshot.state.id, snapshot.key, snapshot.using)
-        limit = conf.media("MEDIA_MAX_BYTES")
+        limit = conf.general().MEDIA_MAX_BYTES
         messages = whole(
             pending.messages, pending.keys[: len(pending.messages)], place, max_bytes=limit, gives_urls=True
         )

@@ -10,10 +10,10 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 
 from chatmemory_django import conf, storages
 from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import MediaFile, MediaReference, encoded, keep_files, locked
+from chatmemory_django.models.files import MediaFile, MediaReference, coder_at, keep_files, locked
 
 TRIES = 3
 """How often a file is stored again that others have deleted in the meantime, before the write is given up."""
@@ -37,15 +37,15 @@ def taken_out(
             f"{where}{type(message).__name__} has the field 'file', which only the store sets, or the mark of one; "
             "pass the file itself, or its URL."
         )
-    if conf.media_storage() is None:
+    if conf.general().MEDIA_STORAGE is None:
         return message, verbatim, ()
-    min_bytes: int = conf.media("MEDIA_MIN_BYTES")
+    min_bytes = conf.general().MEDIA_MIN_BYTES
     message, found = extracted(message, min_bytes)
     if verbatim is not None:
         verbatim = cut_out(verbatim, min_bytes=min_bytes, found=found)
     files = list({file.reference.sha256: file for file in found}.values())
     size = sum(file.reference.size for file in files)
-    if size > (limit := conf.media("MEDIA_MAX_BYTES")):
+    if size > (limit := conf.general().MEDIA_MAX_BYTES):
         raise ValueError(
             f"{where}{type(message).__name__} has files with {size} bytes, "
             f"but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
@@ -155,11 +155,11 @@ class Uploads:
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
         contents: dict[str, bytes] = {}
         names: dict[tuple[str, str], tuple[str, str]] = {}
-        with for_owner(owner, conversation):
-            for key, content in wanted.items():
-                name = storages.new_name(key[1])
-                contents[name], key_id = encoded(content, self._using)
-                names[key] = name, key_id
+        coder = coder_at(Address(self._using, conversation, owner=owner))
+        for key, content in wanted.items():
+            name = storages.new_name(key[1])
+            contents[name], key_id = (content, "") if coder is None else coder.encode_file(content, key[1])
+            names[key] = name, key_id
         storages.save(contents)
         self._new |= names
 

@@ -12,7 +12,7 @@ from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
 from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.core.windows import Eviction
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.db import row_codec
 from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
 from chatmemory_django.stores.django.files import taken_out
@@ -132,7 +132,7 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
         size += sent_bytes(checked_verbatim(verbatim))
     if metadata is not None:
         size += sent_bytes(json.dumps(metadata))  # as the field stores it
-    if size > (limit := max_row_bytes()):
+    if size > MIN_ROW_BYTES and size > (limit := max_row_bytes()):
         raise ValueError(
             f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
             f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
@@ -142,16 +142,16 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
     return row
 
 
-SEALED_BYTES = 96
-"""What encryption adds to a text, besides Base64: the format, an id of 40 characters, the nonce and the tag."""
+MIN_ROW_BYTES = 1_048_576
+"""What ``max_row_bytes`` is at least."""
 
 
 def max_row_bytes() -> int:
     """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
-    return max(1_048_576, 4 * conf.max_message_bytes() - 65_536)
+    return max(MIN_ROW_BYTES, 4 * conf.general().MAX_MESSAGE_BYTES - 65_536)
 
 
 def sent_bytes(text: str) -> int:
-    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped or encrypted."""
+    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped or encoded."""
     size = 8 * len(text) if len(text) < SHORT else len(text.encode()) + sum(map(text.count, ESCAPED))
-    return size if cipher() is None else size + size // 3 + SEALED_BYTES
+    return size if row_codec.installed is None else row_codec.installed.max_size(size)

@@ -260,15 +260,9 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
 
 def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> list[FrontRow]:
     """Return the front of the window of *memory*, rows like ``Row`` with the tokens that *counter* has counted."""
-    rows = map(Row._make, memory[: FRONT + 2])  # before the window there are two at most
+    end = state.window_start + FRONT
     return [
-        FrontRow(
-            row.sequence,
-            row.type,
-            row.payload if row.type == MessageType.AI else None,
-            row.tokens,
-            "" if row.tokens is None else counter,
-        )
-        for row in rows
-        if row.part == WINDOW and row.sequence < state.window_start + FRONT
+        FrontRow(sequence, kind, payload if kind == MessageType.AI else None, tokens, "" if tokens is None else counter)
+        for kind, _, payload, tokens, sequence, part, _ in memory[: FRONT + 2]  # before the window, two at most
+        if part == WINDOW and sequence < end
     ]

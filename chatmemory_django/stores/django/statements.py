@@ -9,12 +9,14 @@ ORM cannot express, is written as SQL here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from itertools import compress
-from typing import Any
+from operator import ne
+from typing import Any, NamedTuple
 
 import msgspec
 from django.apps import apps
@@ -24,24 +26,29 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
+from chatmemory_django.models.messages import TEXTS, encoded_texts
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
 from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
-    | {models.PositiveIntegerField, models.PositiveBigIntegerField}
+    | {models.PositiveIntegerField, models.PositiveBigIntegerField, EncryptedTextField}
 )
-"""Fields whose values every driver accepts unchanged. A subclass may adapt its values, so it is not among them."""
+"""
+Fields whose values every driver accepts unchanged, texts once they are encoded. A subclass may adapt its values, so it
+is not among them.
+"""
 
 NEW_ROW: tuple[Any, ...] = tuple(field for field in Message._meta.concrete_fields if field.column)
 """The fields of a new row."""
@@ -51,10 +58,9 @@ MAX_PARAMETERS = 999
 
 
 class Slot(str):
-    """The name of a value of a recorded statement, and the *field* that adapts it unless it *is_taken* as it is."""
+    """The name of a value of a recorded statement, and what adapts it for a connection, unless it is taken as it is."""
 
-    field: Any
-    is_taken: bool
+    adapt: Callable[[Any, Any], Any] | None
 
 
 class Parameter(Expression):
@@ -64,11 +70,38 @@ class Parameter(Expression):
         field: Any = model._meta.get_field(column)
         super().__init__(output_field=field)
         self.slot = Slot(name or column)
-        self.slot.field = getattr(field, "target_field", field)
-        self.slot.is_taken = self.slot.field.__class__ in PLAIN
+        self.slot.adapt = _adapter(getattr(field, "target_field", field))
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self.slot]
+
+
+def _adapter(field: Any) -> Callable[[Any, Any], Any] | None:
+    if field.__class__ is models.DateTimeField:  # what else it does with a moment, it does with a naive one
+        return lambda moment, connection: connection.ops.adapt_datetimefield_value(moment)
+    if field.__class__ is models.JSONField:  # the rest is for expressions
+        return lambda value, connection: connection.ops.adapt_json_value(value, field.encoder)
+    return None if field.__class__ in PLAIN else field.get_db_prep_save
+
+
+class _Binding(NamedTuple):
+    """How the parameters of a recorded statement get their values: there are up to 78, so this is no loop in Python."""
+
+    names: list[str]
+    """Of the values, in order; a constant has its index as its name."""
+    constants: dict[str, Any]
+    adapted: dict[str, Callable[[Any, Any], Any]]
+    """What has to adapt values, by the names of these."""
+
+    @classmethod
+    def of(cls, parameters: Sequence[Any]) -> _Binding:
+        """Return the binding of *parameters*, slots and constants."""
+        slots = {index: each for index, each in enumerate(parameters) if isinstance(each, Slot)}
+        return cls(
+            [str(slots.get(index, index)) for index in range(len(parameters))],
+            {str(index): each for index, each in enumerate(parameters) if index not in slots},
+            {str(slot): slot.adapt for slot in slots.values() if slot.adapt is not None},
+        )
 
 
 class _Recorded(Exception):  # noqa: N818  # not an error: it aborts a SELECT after recording it
@@ -81,6 +114,7 @@ class Statement:
     def __init__(self, run: Callable[[str], object]) -> None:
         self._run = run
         self._recorded: dict[str, tuple[str, list[Any]]] = {}
+        self._bindings: dict[str, _Binding] = {}
 
     def on(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         """Return the SQL for the database of *connection*, and its parameters: slots and constants."""
@@ -90,16 +124,15 @@ class Statement:
 
     def run(self, cursor: CursorWrapper, values: Mapping[str, Any]) -> int:
         """Run the statement with *values* for its slots; return the number of rows written, if it writes any."""
-        sql, parameters = self.on(cursor.db)
-        bound = [
-            each
-            if each.__class__ is not Slot
-            else value
-            if (value := values[each]) is None or each.is_taken
-            else each.field.get_db_prep_save(value, cursor.db)
-            for each in parameters
-        ]
-        cursor.execute(sql, bound)
+        connection = cursor.db
+        binding = self._bindings.get(connection.alias)
+        if binding is None:
+            binding = self._bindings[connection.alias] = _Binding.of(self.on(connection)[1])
+        named = {**binding.constants, **values}
+        for name, adapt in binding.adapted.items():
+            if (value := named[name]) is not None:
+                named[name] = adapt(value, connection)
+        cursor.execute(self._recorded[connection.alias][0], list(map(named.__getitem__, binding.names)))
         count: int = cursor.rowcount
         return count
 
@@ -124,7 +157,10 @@ class Statement:
             connection.force_debug_cursor, connection.execute_wrappers = is_logged, wrappers
         if len(found) != 1:  # the others would never be executed
             raise RuntimeError(f"The ORM must execute exactly one statement to record, not {len(found)}.")
-        return found[0]
+        sql, parameters = found[0]
+        if sql.startswith("UPDATE "):  # of one table; Django searches all of it for each run
+            sql = sql.replace(f"{sql.split(' ', 2)[1]}.", "")
+        return sql, parameters
 
 
 @cache
@@ -221,10 +257,21 @@ class _Memory(Statement):
             only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
             rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
             return rows, [*parameters, key, *only[1]]
-        return (f"{rows} FROM {table} c WHERE {where}", [*parameters, key]) if self._state else (rows, parameters)
+        if self._state:
+            rows, parameters = f"{rows} FROM {table} c WHERE {where}", [*parameters, key]
+        return _with_short_names(rows, connection), parameters
 
 
 _memory = cache(_Memory)
+
+
+def _with_short_names(sql: str, connection: BaseDatabaseWrapper) -> str:
+    """Return *sql*, which the ORM has made, with short names of tables: Django searches all of it for each run."""
+    for model, alias in ((Message, "m"), (Conversation, "c")):
+        table = connection.ops.quote_name(model._meta.db_table)
+        sql = sql.replace(f"{table}.", f"{alias}.").replace(f" {table} c ", f" {table} ")
+        sql = sql.replace(f" {table} ", f" {table} {alias} ")
+    return re.sub(r' AS (["`])\w+\1', "", sql)  # its columns are read in their order
 
 
 def _is_lateral(connection: BaseDatabaseWrapper) -> bool:
@@ -326,18 +373,19 @@ def _call(
 
 
 class _InsertCalls(Statement):
-    """The INSERT of *count* records of calls; the conversation is looked up then: null if it was erased."""
+    """The INSERT of *count* records of calls; the conversation is looked up unless it *is_known*: null if erased."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, is_known: bool) -> None:
         super().__init__(lambda using: None)
         self._count = count
+        self._is_known = is_known
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         fields: list[Any] = [Conversation._meta.get_field(name) for name in ("id", "memory_id")]
         names = [Conversation._meta.db_table, *(field.column for field in fields)]
         table, key, memory_id = map(connection.ops.quote_name, names)
-        there = f"(SELECT {key} FROM {table} WHERE {memory_id} = %s)"  # noqa: S608  # names
-        conversation = there, Parameter(Conversation, "memory_id")
+        there = "%s" if self._is_known else f"(SELECT {key} FROM {table} WHERE {memory_id} = %s)"  # noqa: S608  # names
+        conversation = there, Parameter(Conversation, "id" if self._is_known else "memory_id")
         calls = [_call(index, conversation, connection) for index in range(self._count)]
         rows = ", ".join(f"({values})" for _, values, _ in calls)
         return f"{calls[0][0]} VALUES {rows}", [slot for *_, slots in calls for slot in slots]
@@ -414,8 +462,11 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     first, end = rows[0], len(State._fields) + (owner is not None)
     is_array = cursor.db.vendor == "postgresql"
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
-    loaded = _loaded(front, {"payload": 2}, cursor.db, owner) if all(first[len(State._fields) : end]) else []
-    return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(loaded))))
+    found = list(front) if all(first[len(State._fields) : end]) else []
+    if row_codec.installed is not None:
+        coder = row_codec.installed.at(_address(cursor, key, first[0], owner))
+        found = _decoded(found, coder, {"payload": 2}, sequence=0, type=1)
+    return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(found))))
 
 
 def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
@@ -443,8 +494,7 @@ def read_memory(
     """
     statement = _memory(owned=owner is not None, verbatim=verbatim)
     statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
-    loaded = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
-    return in_order(_loaded(cursor.fetchall(), loaded, cursor.db, owner))
+    return in_order(_memory_of(cursor.fetchall(), cursor, key, owner, verbatim=verbatim))
 
 
 def read_with_memory(
@@ -459,10 +509,10 @@ def read_with_memory(
     rows = in_order(cursor.fetchall())
     if not rows:
         return None, rows
-    first, *memory = rows
+    first, memory = rows[0], rows[1:]
     values = msgspec.json.decode(Row._make(first).payload or "")
     state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
-    memory = _loaded(memory, {"text": 1, "payload": 2}, cursor.db, owner) if is_own else []
+    memory = _memory_of(memory, cursor, key, owner) if is_own else []
     front = None if is_only_read else front_of(memory, state, counter)
     return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
 
@@ -478,7 +528,11 @@ def read_history(
     locks = has_locked(cursor.db, key)
     statement = _history(owned=owner is not None, before=before is not None, count=count, locks=locks)
     statement.run(cursor, {"memory_id": key, "owner": owner, "before": before})
-    return _loaded(cursor.fetchall(), {"text": 2, "payload": 3, "verbatim": 4}, cursor.db, owner)
+    rows: list[tuple[Any, ...]] = cursor.fetchall()
+    if row_codec.installed is None or not rows:
+        return rows
+    coder = row_codec.installed.at(_address(cursor, key, rows[0][-1], owner))
+    return _decoded(rows, coder, {"text": 2, "payload": 3, "verbatim": 4}, sequence=0, type=1)
 
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
@@ -486,30 +540,41 @@ def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) ->
     return _move_of(change, owner).run(cursor, _moved(change, owner, now)) > 0
 
 
-def insert(cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], now: datetime) -> None:
-    """Insert *rows*, few enough for one statement."""
+def insert(
+    cursor: CursorWrapper, conversation_id: int, rows: Sequence[NewRow], now: datetime, coder: Coder | None
+) -> None:
+    """Insert *rows*, few enough for one statement, as *coder* encodes them."""
     values = {"id": conversation_id, "now": now}
-    _insert(len(rows)).run(cursor, _with_rows(values, rows))
+    _insert(len(rows)).run(cursor, _with_rows(values, rows, coder))
 
 
-def insert_calls(cursor: CursorWrapper, key: str | None, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Insert records of *calls* in the conversation *key*, if there is one; each has values for its fields."""
-    _insert_calls(len(calls)).run(cursor, {"memory_id": key, **_values_of(calls)})
+def insert_calls(cursor: CursorWrapper, place: int | str | None, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Insert records of *calls*, values for their fields, in *place*: a locked conversation's id, or a memory id."""
+    values = {"id": place, "memory_id": place, **_values_of(calls)}
+    _insert_calls(len(calls), is_known=isinstance(place, int)).run(cursor, values)
 
 
 def _values_of(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"call_{name}_{index}": value for index, call in enumerate(calls) for name, value in call.items()}
+    values: dict[str, Any] = {}
+    for index, call in enumerate(calls):
+        values.update(zip(_names_of(index, tuple(call), "call_"), call.values(), strict=True))
+    return values
 
 
 def move_and_insert(
-    cursor: CursorWrapper, change: Change, owner: object, now: datetime, calls: Sequence[Mapping[str, Any]] = ()
+    cursor: CursorWrapper,
+    change: Change,
+    owner: object,
+    now: datetime,
+    calls: Sequence[Mapping[str, Any]],
+    coder: Coder | None,
 ) -> bool:
     """
-    Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement.
+    Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement, which *coder* encodes.
 
     Records of *calls* are inserted with them; see ``insert_calls``.
     """
-    values = _with_rows(_moved(change, owner, now), change.rows)
+    values = _with_rows(_moved(change, owner, now), change.rows, coder)
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
@@ -523,8 +588,7 @@ def move_and_insert(
 
 def _move_of(change: Change, owner: object) -> Statement:
     # Only what changes, in few variants: psycopg remembers no statement that has more than 50 parameters.
-    moved = zip(State._fields[4:], change.before[4:], change.after[4:], strict=True)
-    columns = tuple(column for column, before, after in moved if before != after)
+    columns = tuple(compress(State._fields[4:], map(ne, change.before[4:], change.after[4:])))
     return _move(columns, owned=owner is not None, client_message_ids=len(change.client_message_ids))
 
 
@@ -537,36 +601,45 @@ def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
 
 
 @cache
-def _names_of(index: int) -> list[str]:
-    return [f"{name}_{index}" for name in NewRow.__struct_fields__]
+def _names_of(index: int, names: tuple[str, ...] = NewRow.__struct_fields__, prefix: str = "") -> list[str]:
+    return [f"{prefix}{name}_{index}" for name in names]
 
 
-def _with_rows(values: dict[str, Any], rows: Sequence[NewRow]) -> dict[str, Any]:
-    """Add the values of *rows* to *values*, and return it."""
+def _with_rows(values: dict[str, Any], rows: Sequence[NewRow], coder: Coder | None) -> dict[str, Any]:
+    """Add the values of *rows*, as *coder* encodes them, to *values*, and return it."""
     for index, row in enumerate(rows):
         values.update(zip(_names_of(index), astuple(row), strict=True))
+        if coder is not None:
+            texts = encoded_texts(coder, row.sequence, row.type, asdict(row))
+            values.update((f"{column}_{index}", text) for column, text in texts.items())
     return values
 
 
-def _loaded(
-    rows: Iterable[Sequence[Any]], columns: Mapping[str, int], connection: BaseDatabaseWrapper, owner: object
+def _memory_of(
+    rows: Sequence[tuple[Any, ...]], cursor: CursorWrapper, key: str, owner: object, *, verbatim: bool = False
+) -> Sequence[tuple[Any, ...]]:
+    """Return *rows* of the memory *key*, as ``_memory`` selects them, decoded."""
+    if row_codec.installed is None or not rows:
+        return rows
+    columns = {"text": 1, "payload": 2, **({"verbatim": len(Row._fields)} if verbatim else {})}
+    conversation = Row._make(rows[0][: len(Row._fields)]).conversation_id
+    coder = row_codec.installed.at(_address(cursor, key, conversation, owner))
+    return _decoded(rows, coder, columns, sequence=4, type=0)
+
+
+def _address(cursor: CursorWrapper, key: str, conversation: int, owner: object) -> Address:
+    """Return where the rows of the conversation *key* are: whose they must be, if it was asked for an *owner*."""
+    return Address(cursor.db.alias, conversation, key, ... if owner is None else str(owner))
+
+
+def _decoded(
+    rows: Sequence[Sequence[Any]], coder: Coder, columns: Mapping[str, int], *, sequence: int, type: int
 ) -> list[Any]:
-    """
-    Return *rows* with the values of *columns*, by index, decrypted if they are encrypted.
-
-    With an *owner*, what was encrypted for others is refused.
-    """
-    loaders = [(index, load) for column, index in columns.items() if (load := _field(column).decrypter(connection))]
-    if not loaders:
-        return list(rows)
+    """Return *rows*, whose *sequence* and *type* have these indexes, with the *columns* as *coder* decodes them."""
     changed = [list(row) for row in rows]
-    with nullcontext() if owner is None else for_owner(owner):
-        for index, load in loaders:
-            for row in changed:
-                if value := row[index]:
-                    row[index] = load(value)
+    for column, index in columns.items():
+        label = TEXTS[column]
+        for row in changed:
+            if value := row[index]:
+                row[index] = coder.decode(value, label, (row[sequence], row[type]))
     return changed
-
-
-def _field(column: str) -> EncryptedTextField:
-    return Message._meta.get_field(column)  # type: ignore[return-value]  # Row and HistoryRow name no other

@@ -24,10 +24,11 @@ from chatmemory_django import signals
 from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import Address, Coder, RowCodec
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies
@@ -105,8 +106,7 @@ class Write:
         self._counted: Counted = {}
         is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
         self._calls = calls if calls is not None and is_recorded else CallRecords((), using)
-        self.written: Snapshot | None = None
-        """The conversation as ``run`` has written it, if the next write can be decided on that."""
+        self._written: tuple[Snapshot | None, Change | None] = None, None
         self._uploads: Uploads | None = None
         self._holds_lock = False
         """Whether this SQLite transaction has tried to write, and so is the only one that can."""
@@ -202,7 +202,7 @@ class Write:
                 if change is not None and not self._fits_one_statement(change):
                     break
                 if change is None or self._is_written_at_once(change, cursor):
-                    self._note_written(snapshot, change)
+                    self._written = snapshot, change
                     return result
                 decided = None
             if decided is not None and decided[1] is not None:
@@ -223,13 +223,16 @@ class Write:
                             raise OperationalError(f"The conversation {self._key!r} changed although it was locked.")
         if refusal is not None or decided is None:
             raise refusal or AssertionError("There is always a decision when the conversation is locked.")
-        self._note_written(snapshot, decided[1])
+        self._written = snapshot, decided[1]
         return decided[0]
 
-    def _note_written(self, snapshot: Snapshot | None, change: Change | None) -> None:
-        """Note that *change*, decided on *snapshot*, is written: if that is committed, the next one can build on it."""
-        if snapshot is not None and change is not None and change.only_adds and sees_committed(self._connection):
-            self.written = snapshot.after(change.after, change.held)
+    @property
+    def written(self) -> Snapshot | None:
+        """The conversation as ``run`` has written it, if that is committed, so that the next write can build on it."""
+        snapshot, change = self._written
+        if snapshot is None or change is None or not (change.only_adds and sees_committed(self._connection)):
+            return None
+        return snapshot.after(change.after, change.held)
 
     def _unlocked(self, cursor: CursorWrapper) -> Iterator[Snapshot | None]:
         """Yield what can be decided on without a lock: the conversation as the caller has seen it, and as it is now."""
@@ -294,12 +297,15 @@ class Write:
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
-        with for_owner(_owner_of(change), change.before.id):
-            is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._calls.values)
+        coder = None if row_codec.installed is None else self._coder(row_codec.installed, change)
+        is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._calls.values, coder)
         if is_written:
             self._calls.are_written = True
             self._announce(change, change.rows)
         return is_written
+
+    def _coder(self, codec: RowCodec, change: Change) -> Coder:
+        return codec.at(Address(self._using, change.before.id, self._key, _owner_of(change)))
 
     def _is_written(self, change: Change | None, cursor: CursorWrapper) -> bool:
         """Write *change* if the conversation is as it was read; return whether it was."""
@@ -316,11 +322,11 @@ class Write:
             if not self._keep_history:
                 gone = set(change.left)
                 rows = [row for row in rows if row.sequence not in gone]
-        with for_owner(_owner_of(change), change.before.id):
-            for new in _batches(rows):
-                statements.insert(cursor, change.before.id, new, now)
+        coder = None if row_codec.installed is None else self._coder(row_codec.installed, change)
+        for new in _batches(rows):
+            statements.insert(cursor, change.before.id, new, now, coder)
         if self._calls.values:
-            statements.insert_calls(cursor, self._key, self._calls.values)
+            statements.insert_calls(cursor, change.before.id, self._calls.values)
             self._calls.are_written = True
         if self._uploads is not None:
             self._uploads.refer(_owner_of(change), change.before.id, [(row.sequence, row.files) for row in rows])

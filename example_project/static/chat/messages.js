@@ -87,12 +87,20 @@ function addParts(parts, stored) {
 function contents(stored) {
     const fields = stored.attributes?.ui?.parts ?? []; // what the chat keeps of a page's parts beside their contents
     return (stored.contents ?? []).filter(Boolean).map((content, index) => {
+        if (content.type === "TEXT" && /^data:/.test(fields[index]?.url)) return textFile(fields[index], content.text);
         if (content.type === "TEXT") return {kind: "text", text: content.text};
         const file = content.image ?? content.audio ?? content.video ?? content.pdfFile ?? {};
         const mediaType = file.mimeType ?? {IMAGE: "image/*", AUDIO: "audio/*", VIDEO: "video/*", PDF: "application/pdf"}[content.type];
         const url = file.url ?? (file.base64Data ? `data:${mediaType};base64,${file.base64Data}` : "");
         return {kind: "file", mediaType, url, name: fields[index]?.filename};
     });
+}
+
+/** Return the file of which the chat has made the text that the model was *sent*; *part* has all but its data. */
+function textFile({mediaType, url, filename}, sent) {
+    const content = sent.slice(sent.indexOf(">\n") + 2, -"\n</file>".length);
+    const bytes = Array.from(new TextEncoder().encode(content), byte => String.fromCharCode(byte));
+    return {kind: "file", mediaType, url: url + btoa(bytes.join("")), name: filename};
 }
 
 function addMetadata(metadata, {model, usage, partial, feedback, shortened, ...stored}) {

@@ -976,6 +976,29 @@ class TestImages:
         talk.page.reload()
         talk.page.wait_for_selector(".message.user a.named >> text=Bill <May>.pdf")
 
+    def test_a_text_file_is_shown_by_its_name_and_survives_an_edit(self, chat):
+        talk = chat()
+        csv = {"name": "May <1>.csv", "mimeType": "text/csv", "buffer": "Köln;7\n".encode()}
+        talk.page.set_input_files("input[type=file]", [csv])
+        talk.page.wait_for_selector("#composer .named >> text=May <1>.csv")
+
+        talk.say("What is this?")
+
+        talk.page.reload()
+        talk.page.wait_for_selector(".message.user .named >> text=May <1>.csv")
+        assert "Köln" not in talk.questions[0]
+        talk.press(talk.message("What is this?"), "Edit")
+        talk.page.fill(".edit textarea", "And what is that?")
+        talk.page.press(".edit textarea", "Enter")
+        talk.page.wait_for_selector(".place >> text=2 of 2")
+        talk.wait()
+        talk.page.wait_for_selector(".message.user .named >> text=May <1>.csv")
+        messages = talk.page.evaluate(
+            "fetch('/api/conversations/').then(response => response.json()).then(list =>"
+            "fetch(`/api/conversations/${list.results[0].memory_id}/messages/`)).then(response => response.text())"
+        )
+        assert r">\nKöln;7\n\n</file>" in messages
+
 
 class TestConversations:
     def test_a_new_chat_is_named_after_its_first_message_and_listed_first(self, chat):

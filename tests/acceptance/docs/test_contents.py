@@ -13,7 +13,10 @@ from django.urls import URLPattern
 import chatmemory_django
 from chatmemory_django import conf
 from chatmemory_django.chat import urls as chat_urls
+from chatmemory_django.chat.answers.ui_steps import RESTARTED
+from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -43,38 +46,20 @@ def defaults_shown(name):
     pytest.fail(f"docs/settings.md shows no CHATMEMORY with {name}.")
 
 
+SECTIONS = [conf.Rest, Chat, Encryption]
+
+
 def test_the_defaults_in_the_settings_page_are_the_defaults():
-    assert defaults_shown("MEMORY") == {
-        "MEMORY": conf.DEFAULT_MEMORY,
-        "KEEP_HISTORY": conf.keep_history(),
-        "MAX_MESSAGE_BYTES": conf.DEFAULT_MAX_MESSAGE_BYTES,
-        "ALLOW_NETWORK": conf.allow_network(),
-        "REMOTE_MEDIA": conf.remote_media(),
-        "REMOTE_FILES": conf.remote_files(),
-        "MEDIA_STORAGE": conf.media_storage(),
-        **conf.DEFAULT_MEDIA,
-        "ACCESS_POLICY": conf.access_policy_class(),
-        "REST": {},
-        "CHAT": {},
-        "MCP_THROTTLE_RATE": conf.mcp_throttle_rate(),
-        "ENCRYPTION": {},
-        "COST": conf.cost(),
-        "BUDGET": conf.budget(),
-        "RETENTION": None,  # the example site has temporary conversations
-    }
-    assert set(defaults_shown("MEMORY")) == conf.NAMES
+    assert defaults_shown("MEMORY") == {**conf.General.defaults(), **{section.key: {} for section in SECTIONS}}
 
 
-@pytest.mark.parametrize(
-    ("name", "defaults"),
-    [("REST", conf.DEFAULT_REST), ("CHAT", conf.DEFAULT_CHAT), ("ENCRYPTION", conf.DEFAULT_ENCRYPTION)],
-)
-def test_the_defaults_of_a_part_in_the_settings_page_are_the_defaults(name, defaults):
-    assert defaults_shown(name) == {name: defaults}
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_defaults_of_a_section_in_the_settings_page_are_the_defaults(section):
+    assert defaults_shown(section.key) == {section.key: section.defaults()}
 
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():
-    names = {*conf.NAMES, *conf.DEFAULT_REST, *conf.DEFAULT_CHAT, *conf.DEFAULT_ENCRYPTION}
+    names = {name for section in SECTIONS for name in [section.key, *section.defaults()]} | {*conf.General.defaults()}
     cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES["settings.md"], re.MULTILINE))
 
     assert missing(names, cells) == [], "docs/settings.md does not explain these settings."
@@ -165,7 +150,8 @@ def test_every_address_of_the_chat_is_explained():
 
 
 def test_every_event_of_the_chat_is_in_the_table_of_events():
-    found = re.findall(r'"type": f?"([a-z{}-]+)"', (SOURCES / "chat" / "http" / "ui_stream.py").read_text())
+    sources = [(SOURCES / "chat" / "answers" / name).read_text() for name in ("ui_stream.py", "ui_steps.py")]
+    found = [*re.findall(r'"type": f?"([a-z{}-]+)"', "".join(sources)), RESTARTED]
     types = {each.replace("{kind}", kind) for each in found for kind in ("text", "reasoning")}
 
     assert {"text-delta", "reasoning-start", "finish", "tool-output-denied"} <= types

@@ -9,9 +9,11 @@ import pytest
 from django.db import connection
 
 from chatmemory_django import conf
+from chatmemory_django.chat.conf import Chat
 from tests.acceptance.docs.pages import DOCS
 
 LIMITS = re.findall(r"^\| .+ \| (.+) \| `(.+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE)
+SECTIONS: dict[str, type[conf.Section]] = {"CHATMEMORY": conf.General, "REST": conf.Rest, "CHAT": Chat}
 UNITS = {"KiB": 1024, "MiB": 1024 * 1024}
 
 
@@ -21,22 +23,23 @@ def number(shown: str) -> int:
 
 def in_force(where: str) -> int:
     if setting := re.fullmatch(r'(CHATMEMORY|REST|CHAT)\["(\w+)"\]', where):
-        return {
-            "CHATMEMORY": {"MAX_MESSAGE_BYTES": conf.max_message_bytes()},
-            "REST": conf.rest(),
-            "CHAT": conf.chat(),
-        }[setting[1]][setting[2]]
+        return SECTIONS[setting[1]].defaults()[setting[2]]
     module, _, name = where.rpartition(".")
     return getattr(import_module(f"chatmemory_django.{module}"), name)
 
 
 @pytest.mark.parametrize(("shown", "where"), LIMITS)
-def test_a_limit_is_the_one_in_force(shown: str, where: str, settings):
+def test_a_limit_is_the_one_in_force(shown: str, where: str):
     if where.startswith("contrib.mcp."):
         pytest.importorskip("mcp")
-    settings.CHATMEMORY = {}
 
     assert number(shown) == in_force(where)
+
+
+def test_every_setting_of_what_is_at_most_allowed_is_on_the_page():
+    names = [f'{key}["{name}"]' for key, its in SECTIONS.items() for name in its.defaults() if "MAX_" in name]
+
+    assert [name for name in names if name not in dict(map(reversed, LIMITS))] == []
 
 
 def test_all_rows_are_read():

@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, encryption.md and media.md run, each with a filled database in a new folder."""
+"""The commands of operations.md, encryption.md, media.md and workers.md, each with a filled database."""
 
 import io
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.utils import timezone
 
-from chatmemory_django.encryption.keys import parse
+from chatmemory_django.contrib.encryption.keys import parse
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 LINES = (
     line
-    for page in ("operations.md", "encryption.md", "media.md")
+    for page in ("operations.md", "encryption.md", "media.md", "workers.md")
     for block in blocks_of(page, "console")
     for line in block.splitlines()
 )
@@ -184,7 +184,7 @@ def key(line: str) -> None:
 
 def encrypt(line: str) -> None:
     """What it does where the app is installed is in ``tests/database/encryption``."""
-    with pytest.raises(CommandError, match=r"'chatmemory_django\.encryption' is not in INSTALLED_APPS"):
+    with pytest.raises(CommandError, match=r"'chatmemory_django\.contrib\.encryption' is not in INSTALLED_APPS"):
         run(line)
 
 
@@ -192,6 +192,12 @@ def move(line: str) -> None:
     """What it does where there is a storage is in ``tests/database/test_files.py``."""
     with pytest.raises(CommandError, match="names no storage"):
         run(line)
+
+
+def work(line: str) -> None:
+    """What it does is in ``tests/faces/chat/runs/test_workers.py``, and in ``tests/database/chat/workers``."""
+    _, _, _, name, *words = shlex.split(line)
+    load_command_class("chatmemory_django", name).create_parser("manage.py", name).parse_args(words)
 
 
 EFFECTS: dict[str, Callable[[str], None]] = {
@@ -210,6 +216,8 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "chatmemory_key": key,
     "encrypt_chatmemory": encrypt,
     "move_media_chatmemory": move,
+    "run_chatmemory": work,
+    "run_chatmemory --contexts mysite.tenants.schemas": work,
     "migrate": migrate,
     "check --database default": check_settings,
     "cache_encodings encodings --encoding o200k_base": cache_encodings,

@@ -32,12 +32,18 @@ __all__ = ["site"]  # a fixture
 
 ROOT = DOCS.parent
 REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/9")
-PAGE = ROOT / "tests" / "acceptance" / "chat" / "client" / "page" / "src"
+CLIENT = ROOT / "tests" / "acceptance" / "chat" / "client"
+PAGE = CLIENT / "page" / "src"
 
 
 def recipe(page: str, part: str) -> str:
     """Return the one code block of a recipe that contains *part*."""
     return block_of(f"recipes/{page}", part)
+
+
+def flush(code: str) -> str:
+    """Return *code* without indentation."""
+    return re.sub(r"^ +", "", code, flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -167,7 +173,9 @@ def test_each_tenant_has_a_database(site):
 
 @pytest.mark.slow
 def test_conversations_have_a_database_of_their_own(site):
-    settings = recipe("several-databases.md", "DATABASE_ROUTERS") + "INSTALLED_APPS += ['chatmemory_django.search']\n"
+    settings = (
+        recipe("several-databases.md", "DATABASE_ROUTERS") + "INSTALLED_APPS += ['chatmemory_django.contrib.search']\n"
+    )
     # Its feedback points at messages, and would have to be in their database.
     settings += "INSTALLED_APPS.remove('example_project')\nCHATMEMORY = {}\n"
     code = recipe("several-databases.md", "anna.delete()") + block_of("recipes/several-databases.md", "orphans")
@@ -498,6 +506,13 @@ class TestReact:
         assert component == (PAGE / "chat.tsx").read_text()
         assert headers == (PAGE / "headers.ts").read_text()
         assert loading in (PAGE / "main.tsx").read_text()
+
+    def test_a_tool_of_assistant_ui_is_shown_as_ci_runs_it(self):
+        _imports, *parts = flush(block_of("browser-tools.md", "toolkit", "tsx")).split("\n\n")
+        script = flush((CLIENT / "tree.mjs").read_text())
+
+        assert len(parts) == 2
+        assert all(part.strip() in script for part in parts)
 
     def test_the_urls_are_those_of_the_example(self):
         [line] = [each for each in blocks_of("recipes/react.md")[0].splitlines() if each.startswith("urlpatterns")]

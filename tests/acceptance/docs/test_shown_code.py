@@ -1,6 +1,5 @@
 """Runs the blocks of the documentation that need a model, settings, or another package."""
 
-import asyncio
 import inspect
 import re
 import sys
@@ -38,7 +37,6 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from example_project.models import Feedback
 from tests.acceptance.docs.pages import DOCS, block_of, execute
-from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel
 
 
@@ -181,13 +179,9 @@ class TestChat:
         view = execute(second, **names)["chat"]
         ann = User.objects.create_user("ann")
         request = rf.post("/", {"message": "And when?"})
-        request.user, request.auser = ann, lambda: asyncio.sleep(0, ann)
+        request.user = ann
 
-        async def ask() -> list[str]:
-            response = await view(request, "orders")
-            return [piece.decode() async for piece in response]
-
-        assert run(ask()) == ["Tomorrow. "]
+        assert list(view(request, "orders").render()) == [b"Tomorrow. "]
         assert [message.type for message in models[0].sent[1]] == ["SYSTEM", "USER"]
 
     def test_the_models_can_be_created(self, models):
@@ -199,7 +193,7 @@ class TestChat:
 @pytest.mark.django_db(transaction=True)
 class TestChatOverHttp:
     def test_the_steps_set_up_a_chat(self, models, mysite, settings):
-        assistants, shown, urls, _ = skipped("chat-over-http.md")
+        assistants, shown, urls, *_ = skipped("chat-over-http.md")
         mysite.assistants.assistant = execute(assistants)["assistant"]
         names = execute(shown)
         mysite.urls.urlpatterns = execute(urls)["urlpatterns"]
@@ -215,6 +209,14 @@ class TestChatOverHttp:
         assert response.json()["message"]["parts"][-1]["text"] == "On its way."
         assert len(client.get("/api/chat/orders/messages").json()) == 2
 
+    def test_the_settings_of_assistants_by_name_are_valid(self, mysite, settings):
+        for name in ("assistant", "support", "sales"):
+            setattr(mysite.assistants, name, Assistant(ScriptedModel("")))
+
+        settings.CHATMEMORY = execute(skipped("assistants-by-name.md")[0])["CHATMEMORY"]
+
+        assert problems() == []
+
     def test_the_settings_of_redis_are_valid(self, mysite, settings):
         pytest.importorskip("redis")
         mysite.assistants.assistant = Assistant(ScriptedModel(""))
@@ -222,6 +224,15 @@ class TestChatOverHttp:
         settings.CHATMEMORY = execute(skipped("chat-over-http.md")[3])["CHATMEMORY"]
 
         assert problems() == []
+
+    def test_the_greeting_is_shown(self, mysite, settings, client):
+        mysite.assistants.assistant = Assistant(ScriptedModel(""))
+        client.force_login(User.objects.create_user("ann"))
+
+        settings.CHATMEMORY = execute(skipped("chat-over-http.md")[4])["CHATMEMORY"]
+
+        assert problems() == []
+        assert "What can I do for you?" in client.get("/api/chat/orders/messages").content.decode()
 
 
 @pytest.mark.django_db

@@ -92,6 +92,7 @@ def test_these_are_the_views_of_the_documentation():
         ("docs/recipes/async.md", "chat"),
         ("docs/recipes/htmx.md", "page"),
         ("docs/recipes/htmx.md", "send"),
+        ("docs/your-own-view.md", "chat"),
     }
 
 

@@ -2,9 +2,9 @@
 
 from base64 import b64encode
 
-from chatmemory_django import conf
+from chatmemory_django.contrib.encryption.conf import Encryption
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.encryption"]
-conf.DEFAULT_ENCRYPTION["KEYS"] = [f"tests:{b64encode(bytes(32)).decode()}"]
+INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.contrib.encryption"]
+Encryption.KEYS = [f"tests:{b64encode(bytes(32)).decode()}"]

@@ -4,5 +4,5 @@ from example_project.settings import *  # noqa: F403
 from example_project.settings import DATABASES, INSTALLED_APPS
 
 DATABASES = {**DATABASES, "chat": {**DATABASES["default"], "NAME": f"{DATABASES['default']['NAME']}_chat"}}
-INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.search"]
+INSTALLED_APPS = [*INSTALLED_APPS, "chatmemory_django.contrib.search"]
 DATABASE_ROUTERS = ["tests.acceptance.sites.routers.ByApp"]

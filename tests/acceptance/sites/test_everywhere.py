@@ -42,7 +42,7 @@ MESSAGES = [
 ]
 ROOT = "/api/conversations/"
 MINUTE = datetime.timedelta(minutes=1)
-IS_ENCRYPTED = apps.is_installed("chatmemory_django.encryption")
+IS_ENCRYPTED = apps.is_installed("chatmemory_django.contrib.encryption")
 
 
 def now() -> datetime.datetime:

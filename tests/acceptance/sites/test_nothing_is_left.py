@@ -41,7 +41,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, finding
 from chatmemory_django.operations import erase, export_lines, import_lines, prune
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
@@ -142,7 +142,7 @@ class Site:
         assert self.api.post(f"{here}fork/", {"through": 1}, format="json").status_code == 201
         assert self.api.post(f"{here}memory/rewind/", {"to": 1}, format="json").status_code == 200
         assert self.api.get(f"{here}messages/", {"search": secret}).json()["results"]
-        if not apps.is_installed("chatmemory_django.encryption"):
+        if not apps.is_installed("chatmemory_django.contrib.encryption"):
             assert self.api.get(CHATS, {"search": secret}).json()["results"]
         for where in ("messages/", "memory/?explain=true", "export/"):
             assert self.api.get(here + where).status_code == 200
@@ -313,12 +313,12 @@ def test_nothing_is_left_of_an_erased_user(site, way):
     site.fill()
     secret, memory_id = site.secrets
     places = leftovers(secret)
-    is_encrypted = apps.is_installed("chatmemory_django.encryption")
+    is_encrypted = apps.is_installed("chatmemory_django.contrib.encryption")
     for place in (*TEXTS, STREAMS[type(streams()).__name__]):
         assert any(place in each for each in places) is not is_encrypted, place
     for place in QUERIED:
         assert any(place in each for each in places), place
-    if apps.is_installed("chatmemory_django.search"):
+    if finding.index is not None:
         index = {"sqlite": "chatmemory_search (FTS5)", "mysql": "INNODB_FT"}.get(vendor(), "")
         assert any(index in place for place in places)
     assert leftovers(memory_id)
@@ -327,7 +327,7 @@ def test_nothing_is_left_of_an_erased_user(site, way):
 
     assert "[DONE]" in found
     assert not Conversation.objects.exists()
-    if apps.is_installed("chatmemory_django.search"):
+    if finding.index is not None:
         call_command("prune_chatmemory", search_index=True, verbosity=0)
     assert leftovers(secret) == []
     # The log of the admin names the erased conversations.

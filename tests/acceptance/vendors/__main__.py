@@ -1,5 +1,5 @@
 """
-Random histories of a site, each sent to every vendor in turn, and what the vendors refused.
+Histories of a site that Hypothesis makes, sent to every vendor in turn, and what the vendors refused.
 
     python -m tests.acceptance.vendors --requests 10000 --seed 1
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 from django.db import connection
 from django.test.utils import setup_test_environment
 
-from tests.acceptance.vendors.histories import Finding, Site
+from tests.acceptance.vendors.histories import Finding, Site, named_in_order
 from tests.acceptance.vendors.server import vendors
 from tests.acceptance.vendors.templates import has_templates
 
@@ -66,11 +66,11 @@ def main() -> int:
     logging.disable()
     warnings.simplefilter("ignore")
     setup_test_environment()
-    with tempfile.TemporaryDirectory() as folder, vendors() as server:
+    with tempfile.TemporaryDirectory() as folder, vendors() as server, named_in_order():
         connection.settings_dict["TEST"]["NAME"] = str(Path(folder) / "vendors.sqlite3")
         connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
-        site, began = Site(Random(options.seed), server, Path(folder)), time.monotonic()
-        site.run(options.requests)
+        site, began = Site(server, Path(folder)), time.monotonic()
+        site.run(options.requests, options.seed)
         connection.close()
     sys.stdout.write(f"seed {options.seed}\n{report(site, time.monotonic() - began, options.examples)}")
     return int(bool(site.findings))

@@ -71,6 +71,10 @@ def by_pydantic_ai(vendor: str, vendors: Vendors) -> ChatModel:
         "bedrock-claude": {"bedrock_additional_model_requests_fields": {"thinking": THINKING}},
         "responses": {"openai_reasoning_effort": "low", "openai_store": False},
     }
+    if vendor in OPEN:
+        rules = replace(rules_of(OPEN[vendor]), files=VENDORS[vendor].files)
+        provider = OpenAIProvider(api_key=KEY, base_url=vendors.url(vendor, "/v1"))
+        return PydanticAiChatModel(OpenAIChatModel(OPEN[vendor], provider=provider), rules=rules, max_retries=0)
     model = BY_PYDANTIC_AI[vendor](vendors.url(vendor))
     return PydanticAiChatModel(model, **once, **settings.get(vendor, {}))
 
@@ -130,6 +134,6 @@ BY_PYDANTIC_AI: dict[str, Callable[[str], Model]] = {
 
 MODELS = [
     *((vendor, by_openai) for vendor in BY_OPENAI),
-    *((vendor, by_pydantic_ai) for vendor in BY_PYDANTIC_AI),
+    *((vendor, by_pydantic_ai) for vendor in [*BY_PYDANTIC_AI, *OPEN]),
 ]
 """Each vendor with each way to ask it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -74,6 +74,38 @@ FILES: dict[str, Content] = {
 }
 """A file of each kind."""
 
+VARIANTS: dict[str, tuple[Content, ...]] = {
+    "image": (
+        ImageContent(Image(url="https://example.com/a/cat.png", mime_type="image/png")),
+        ImageContent(Image(url="https://example.com/a/cat.webp?size=1")),
+        ImageContent(Image(base64_data=PNG)),
+        ImageContent(Image(base64_data=OTHER, mime_type="image/tiff")),
+    ),
+    "pdf": (
+        PdfFileContent(PdfFile(url="https://example.com/a/file.pdf", mime_type="application/pdf")),
+        PdfFileContent(PdfFile(base64_data=OTHER)),
+    ),
+    "audio": (
+        AudioContent(Audio(url="https://example.com/a/sound.mp3")),
+        *(
+            AudioContent(Audio(base64_data=OTHER, mime_type=f"audio/{each}"))
+            for each in ("mpeg", "ogg", "flac", "aiff")
+        ),
+    ),
+    "video": (
+        VideoContent(Video(url="https://example.com/a/film.mp4", mime_type="video/mp4")),
+        *(VideoContent(Video(base64_data=OTHER, mime_type=f"video/{each}")) for each in ("webm", "quicktime")),
+    ),
+}
+"""Files of other types, of none, and those that are given by a URL."""
+
+
+def file(random: Random, kinds: Collection[str] = tuple(FILES)) -> Content:
+    """Return a file of one of these *kinds*."""
+    kind = random.choice(sorted(kinds))
+    return random.choice([FILES[kind], *VARIANTS[kind]])
+
+
 KINDS: dict[type, str] = {type(content): kind for kind, content in FILES.items()}
 
 
@@ -110,7 +142,7 @@ def conversation(random: Random) -> list[ChatMessage]:
 
 
 def _from_user(random: Random) -> list[ChatMessage]:
-    files = [random.choice([*FILES.values()])] if random.random() < 0.2 else []
+    files = [file(random)] if random.random() < 0.2 else []
     many = [files[0]] * 101 if files and "image" in kinds_in(UserMessage(files)) and random.random() < 0.05 else files
     texts = [TextContent(text(random))] if random.random() < 0.9 or not files else []
     name = random.choice(SPEAKERS) if random.random() < 0.2 else None
@@ -140,9 +172,9 @@ def _called(random: Random) -> list[ChatMessage]:
 
 
 def _result(random: Random, call: ToolExecutionRequest) -> ToolExecutionResultMessage:
-    file = [random.choice([*FILES.values()])] if random.random() < 0.1 else []
+    files = [file(random)] if random.random() < 0.1 else []
     return ToolExecutionResultMessage.from_request(
-        call, [TextContent(text(random)), *file], is_error=random.choice([None, False, True])
+        call, [TextContent(text(random)), *files], is_error=random.choice([None, False, True])
     )
 
 
@@ -162,9 +194,9 @@ def write(random: Random, memory_id: str, folder: Path) -> tuple[str, Path]:
     """Write a conversation as the file of another framework; return the framework's name, and the file."""
     framework = random.choice([*_WRITERS])
     items = [item for message in conversation(random) for item in _WRITERS[framework](message)]
-    file = folder / f"{memory_id}.json"
-    file.write_text(json.dumps(items), encoding="utf-8")
-    return framework, file
+    path = folder / f"{memory_id}.json"
+    path.write_text(json.dumps(items), encoding="utf-8")
+    return framework, path
 
 
 def _langchain4j(message: ChatMessage) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Random histories, made by the verbs that a site has, and each of them sent to the vendors in turn."""
+"""Histories that Hypothesis makes by the verbs that a site has, each of them sent to the vendors in turn."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import io
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count as numbers
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 from django.core.management import call_command
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import randoms
 
+from chatmemory_django.chat.answers import exchange
 from chatmemory_django.chat.answers.exchange import TooManyRoundsError
+from chatmemory_django.chat.answers.returns import InvalidAnswerError
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.approvals import (
     ApprovalRequested,
@@ -25,7 +32,7 @@ from chatmemory_django.chat.approvals import (
     Resume,
 )
 from chatmemory_django.chat.assistant import Assistant, UserInput
-from chatmemory_django.chat.model import ChatModel, ChatModelError
+from chatmemory_django.chat.model import ChatModel, ChatModelError, UnsupportedFileError
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import Content, MessageType, TextContent, UserMessage
@@ -44,13 +51,18 @@ from tests.estimators import ADDITIVE_WORDS
 MOST = 30
 """How many acts a conversation has."""
 
+AT_ONCE = 10
+"""How many conversations Hypothesis makes before the requests are counted."""
+
 ORDINARY = (
     AnswerTooLongError,
     ApprovalRequiredError,
+    InvalidAnswerError,
     MessageNotFoundError,
     NotPendingError,
     QuestionTooLongError,
     TooManyRoundsError,
+    UnsupportedFileError,
 )
 """How an act may end besides with an answer, at any vendor."""
 
@@ -79,7 +91,8 @@ OPEN_IDS: tuple[Callable[[Random], str], ...] = (
 
 
 def _letters(random: Random, count: int) -> str:
-    return "".join(random.choices("abcdefghijkLMNOPQRSTUVWXYZ0123456789", k=count))
+    letters = Random(random.getrandbits(32))  # for Hypothesis, they are one choice
+    return "".join(letters.choices("abcdefghijkLMNOPQRSTUVWXYZ0123456789", k=count))
 
 
 def look(where: str) -> str:
@@ -138,6 +151,13 @@ MEMORIES: tuple[Callable[..., ChatMemory], ...] = (
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a typed answer is."""
+
+    where: str
+
+
+@dataclass(frozen=True)
 class Finding:
     """A request that was refused, or that a client could not make: whose rule it was, and what was done before."""
 
@@ -159,11 +179,23 @@ class Chat:
     """The approvals for which the last answer waits."""
 
 
-class Site:
-    """Conversations in which *random* decides what happens."""
+@contextmanager
+def named_in_order() -> Iterator[None]:
+    """Let ids that an assistant makes for calls be the same in each process."""
+    number = numbers(1)
+    with mock.patch.object(exchange, "uuid4", side_effect=lambda: uuid.UUID(int=next(number) << 96)):
+        yield
 
-    def __init__(self, random: Random, vendors: Vendors, folder: Path) -> None:
-        self.random = random
+
+class Site:
+    """Conversations in which Hypothesis decides what happens."""
+
+    def __init__(self, vendors: Vendors, folder: Path) -> None:
+        self.random = Random(0)
+        """That of the present conversation, ..."""
+        self._answers = Random(0)
+        """... and that of what is answered: Hypothesis may not be asked in the server's threads."""
+        self._number = 0
         self.vendors = vendors
         self.folder = folder
         self.findings: list[Finding] = []
@@ -171,16 +203,36 @@ class Site:
         self._models: dict[tuple[str, str], ChatModel] = {}
         vendors.script = self.answer
 
-    def run(self, requests: int) -> None:
-        """Make conversations until so many requests were made."""
+    def run(self, requests: int, first: int, *, shrinks: bool = False) -> None:
+        """
+        Make conversations until so many requests were made: those that follow from the number *first*.
+
+        If *shrinks*, a refusal is raised, for the shortest conversation that Hypothesis finds; otherwise they are kept.
+        """
+        phases = [Phase.generate, *([Phase.shrink] if shrinks else [])]
+        checks, part = list(HealthCheck), numbers()
         while self.vendors.counts.total() < requests:
-            chat = self.chat()
-            for _ in range(self.random.randint(3, MOST)):
-                self.step(chat)
+
+            @seed(first * 10_000 + next(part))
+            @settings(max_examples=AT_ONCE, phases=phases, deadline=None, database=None, suppress_health_check=checks)
+            @given(randoms(use_true_random=False))
+            def converse(random: Random) -> None:
+                found = len(self.findings)
+                self.converse(random)
+                assert not shrinks or self.findings[found:] == []
+
+            converse()
+
+    def converse(self, random: Random) -> None:
+        """Make a conversation."""
+        self.random = random
+        chat = self.chat()
+        for _ in range(random.randint(3, MOST)):
+            self.step(chat)
 
     def chat(self) -> Chat:
         """Begin a conversation, or import one."""
-        chat = Chat(str(uuid.UUID(int=self.random.getrandbits(128))), self.random.choice(MEMORIES))
+        chat = Chat(self._new_id(), self.random.choice(MEMORIES))
         if self.random.random() < 0.3:
             framework, file = foreign.write(self.random, chat.memory_id, self.folder)
             chat.acts.append(f"import {framework} {file.read_text(encoding='utf-8')}")
@@ -196,7 +248,7 @@ class Site:
         acts |= {self.say_again: 1, self.take_away: 2, self.fork: 2}
         if chat.pending:
             acts[self.resume] = 12
-        [act] = self.random.choices([*acts], weights=[*acts.values()])
+        act = self.random.choice([act for act, weight in acts.items() for _ in range(weight)])
         try:
             act(chat)
         except ORDINARY as exc:
@@ -214,7 +266,7 @@ class Site:
     def ask(self, chat: Chat) -> None:
         vendor, way = self.random.choice(MODELS)
         files = sorted(VENDORS[vendor].files)
-        file = [foreign.FILES[self.random.choice(files)]] if files and self.random.random() < 0.15 else []
+        file = [foreign.file(self.random, files)] if files and self.random.random() < 0.15 else []
         question = UserMessage([TextContent(self.random.choice(foreign.TEXTS)), *file])
         self._asked(chat, vendor, way, question)
 
@@ -274,16 +326,16 @@ class Site:
     def fork(self, chat: Chat) -> None:
         conversation = Conversation.objects.filter(memory_id=chat.memory_id).first()
         if conversation is not None:
-            chat.memory_id = str(uuid.UUID(int=self.random.getrandbits(128)))
+            chat.memory_id = self._new_id()
             fork(conversation, chat.memory_id)
             chat.acts.append("fork")
             chat.pending = []
 
     def answer(self, vendor: str, asked: Asked) -> Answer:
         """Say what a model of *vendor* may say."""
-        random, is_open = self.random, VENDORS[vendor].template is not None
+        random, is_open = self._answers, VENDORS[vendor].template is not None
         thinking = "I should think. " * random.randint(1, 3) if asked.thinks or random.random() < 0.5 else None
-        text = random.choice(["Well.", "Here it is: 🕛", "So it is. " * 5, "\n\n"])
+        text = random.choice(["Well.", "Here it is: 🕛", "So it is. " * 5, "\n\n", '{"where": "here"}'])
         if not asked.tools or random.random() < 0.6:
             return Answer(text, thinking=thinking)
         make_id = random.choice(OPEN_IDS) if is_open else OWN_IDS[vendor]
@@ -309,7 +361,7 @@ class Site:
         after: int | None = None,
     ) -> None:
         """Ask *vendor*, whole or streamed, and note whether its rules were broken."""
-        random = self.random
+        random, self._answers = self.random, Random(self.random.getrandbits(32))
         tools = random.choice([TOOLS, TOOLS, TOOLS[:1], ()])
         prompt, context = random.choice(PROMPTS), [lambda: "It rains."] if random.random() < 0.2 else []
         is_streamed = pieces is not None or random.random() < 0.5
@@ -330,7 +382,7 @@ class Site:
             if is_streamed:
                 chat.pending = _streamed(assistant, chat, message, after, pieces)
             else:
-                assistant.chat(chat.memory_id, message, after=after)
+                assistant.chat(chat.memory_id, message, after=after, returns=random.choice([str, str, str, Found]))
         except ApprovalRequiredError as exc:
             chat.pending = [each.id for each in exc.requests]
         except ORDINARY:
@@ -357,6 +409,10 @@ class Site:
         if key not in self._models:
             self._models[key] = way(vendor, self.vendors)
         return self._models[key]
+
+    def _new_id(self) -> str:
+        self._number += 1
+        return str(uuid.UUID(int=self._number))
 
     def _memory(self, chat: Chat) -> ChatMemory:
         return chat.memory(id=chat.memory_id, store=DjangoChatMemoryStore())

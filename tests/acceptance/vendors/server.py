@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from unittest import mock
+
+import httpx2
+import pydantic_ai.models
 
 from tests.acceptance.vendors.rules import VENDORS, Vendor, Violation, violations
 from tests.acceptance.vendors.templates import RefusedError, has_templates, render
@@ -73,10 +77,15 @@ class Vendors:
             return reply(vendor.api, name, self.counts[name], request, answer)
 
 
+async def _linked(url: str, *, allow_local: bool) -> httpx2.Response:
+    """Return the file at *url*, which pydantic-ai fetches for vendors that take none."""
+    return httpx2.Response(200, content=b"the content of a file", request=httpx2.Request("GET", url))
+
+
 @contextmanager
 def vendors() -> Iterator[Vendors]:
     """Run the server while the block lasts."""
-    with serving() as server:
+    with serving() as server, mock.patch.object(pydantic_ai.models, "_download_within_request_budget", _linked):
         behind = Vendors(server.url.removesuffix("/v1"))
 
         def answer(request: Request) -> Reply:

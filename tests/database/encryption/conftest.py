@@ -2,4 +2,4 @@
 
 from django.apps import apps
 
-collect_ignore_glob = [] if apps.is_installed("chatmemory_django.encryption") else ["test_*"]
+collect_ignore_glob = [] if apps.is_installed("chatmemory_django.contrib.encryption") else ["test_*"]

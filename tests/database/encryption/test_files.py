@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.core.files.storage import storages
 from django.core.management import call_command
 
-from chatmemory_django.encryption.values import MissingKeyError
+from chatmemory_django.contrib.encryption.values import MissingKeyError
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation, MediaFile, Message, remains

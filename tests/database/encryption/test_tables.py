@@ -1,7 +1,6 @@
 """The app ``encryption`` in the database: what is stored, what is read, and what is refused. See docs/encryption.md."""
 
 import base64
-import functools
 import io
 import json
 import pickle
@@ -17,26 +16,22 @@ from django.contrib.auth.models import Permission
 from django.core.exceptions import FieldError
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, models, transaction
+from django.utils.translation import gettext_lazy
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
 from chatmemory_django.chat.answers.recall import tools
-from chatmemory_django.encryption import ciphers
-from chatmemory_django.encryption.ciphers import EncryptedError, cipher, for_owner
-from chatmemory_django.encryption.keys import Keys
-from chatmemory_django.encryption.values import EncryptionError, MissingKeyError
+from chatmemory_django.contrib.encryption import ciphers, encrypting
+from chatmemory_django.contrib.encryption.ciphers import for_owner, installed
+from chatmemory_django.contrib.encryption.encrypting import encrypt
+from chatmemory_django.contrib.encryption.kept import keys_in_use
+from chatmemory_django.contrib.encryption.keys import Keys
+from chatmemory_django.contrib.encryption.values import EncryptionError, MissingKeyError
+from chatmemory_django.db import row_codec
+from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import (
-    encrypt,
-    encrypting,
-    entitle,
-    erase,
-    export_lines,
-    fork,
-    import_lines,
-    keys_in_use,
-)
+from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
 from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -52,14 +47,18 @@ ENCRYPTED = {
     "chatmemory.Message": {"text", "payload", "verbatim"},
     "chatmemory.Conversation": {"title"},
     "chatmemory_chat.ToolApproval": {"reason"},
+    "chatmemory_chat.Run": {"asked"},
     "chatmemory_records.Record": {"text"},
 }
 ENCRYPTED_BY_THE_STREAMS = {"chatmemory_chat.AnswerChunk": {"data"}}
 QUERIED = {
     "chatmemory.Conversation": {"metadata", "summary_failure"},
     "chatmemory.Message": {"metadata"},
+    "chatmemory_chat.CallSum": {"labels"},
+    "chatmemory_chat.ModelCall": {"labels"},
+    "chatmemory_chat.Run": {"labels"},
 }
-"""What is not encrypted, see docs/encryption.md: metadata, which are looked up; a failure is numbers only."""
+"""What is not encrypted, see docs/encryption.md: what is looked up; a failure is numbers only."""
 
 
 def key(name: str) -> str:
@@ -120,12 +119,12 @@ def sql(statement: str, *values: object) -> list[tuple[Any, ...]]:
 @contextmanager
 def another_process() -> Iterator[None]:
     """Do what is in this block as another process would, which remembers nothing of this one."""
-    own = ciphers._cipher
-    ciphers._cipher = functools.cache(own.__wrapped__)
+    own = row_codec.installed
+    ciphers.install()
     try:
         yield
     finally:
-        ciphers._cipher = own
+        row_codec.installed = own
 
 
 def stored(column: str = "text", table: str = "chatmemory_message") -> list[str]:
@@ -156,6 +155,12 @@ class TestStored:
         assert read("a") == [QUESTION, ANSWER]
         assert Conversation.objects.get().title == SECRET
 
+    def test_a_title_may_be_lazy(self, site, ann):
+        Conversation.objects.create(memory_id="a", owner=ann, title=gettext_lazy(SECRET))
+
+        assert leftovers(SECRET) == []
+        assert Conversation.objects.get().title == SECRET
+
     def test_equal_texts_are_stored_differently(self, site):
         begin("a", None, QUESTION, QUESTION)
 
@@ -183,6 +188,24 @@ class TestStored:
         for plain in (SECRET, text):
             sql("UPDATE chatmemory_message SET text = %s", plain)
             assert {row.text for row in Message.objects.all()} == {plain}
+
+    def test_owners_with_the_same_key_in_schemas_of_tenants_are_apart(self, with_owner_keys, monkeypatch):
+        """Their conversations may have the same keys, too. The engines keep the schema in the connection."""
+
+        def at(schema: str) -> None:
+            monkeypatch.setattr(connection._connections["default"], "schema_name", schema, raising=False)
+
+        keys = installed().owner_keys
+        at("acme")
+        own = keys.of("7", "default", living=1)
+        assert keys.of("7", "default", living=1) is own
+        sql("DELETE FROM chatmemory_encryption_ownerkey")  # in the other schema, there is none yet
+        at("globex")
+
+        assert keys.of("7", "default", living=1).id != own.id
+        assert keys.get(own.id, "default") is None
+        at("acme")
+        assert keys.of("7", "default", living=1) is own
 
     def test_a_fork_for_another_owner_is_encrypted_for_them(self, with_owner_keys, ann, ben):
         begin("a", ann)
@@ -384,7 +407,7 @@ class TestRotation:
         get_chat_memory("a").add(UserMessage("Later."))
         sql("UPDATE chatmemory_conversation SET title = %s", SECRET)
 
-        assert keys_in_use(Conversation.objects.all()) == {"old": 2, "new": 1, "": 1}
+        assert keys_in_use(Conversation.objects.all(), installed().owner_keys) == {"old": 2, "new": 1, "": 1}
 
     def test_the_check_prints_how_many_values_need_which_key(self, site):
         begin("a")
@@ -403,12 +426,14 @@ class TestRotation:
     def test_the_keys_of_owners_need_those_of_the_site(self, with_owner_keys, ann):
         begin("a", ann)
 
-        assert keys_in_use(Conversation.objects.all()) == {"@": 3, "old": 1}
+        assert keys_in_use(Conversation.objects.all(), installed().owner_keys) == {"@": 3, "old": 1}
 
     def test_without_the_app_the_command_fails(self, settings):
-        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != "chatmemory_django.encryption"]
+        settings.INSTALLED_APPS = [
+            each for each in settings.INSTALLED_APPS if each != "chatmemory_django.contrib.encryption"
+        ]
 
-        with pytest.raises(CommandError, match=r"'chatmemory_django\.encryption' is not in INSTALLED_APPS"):
+        with pytest.raises(CommandError, match=r"'chatmemory_django\.contrib\.encryption' is not in INSTALLED_APPS"):
             call_command("encrypt_chatmemory")
 
 
@@ -474,7 +499,7 @@ class TestOwners:
             erase(Conversation.objects.all())
             transaction.set_rollback(True)
 
-        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        ciphers.install()  # as another process
         assert read("a") == [QUESTION, ANSWER]
 
     def test_who_begins_again_has_another_key(self, with_owner_keys, ann):
@@ -548,7 +573,7 @@ class TestOwners:
 
         begin("a", ann)
 
-        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        ciphers.install()  # as another process
         assert read("a") == [QUESTION, ANSWER]
 
     def test_a_service_is_asked_once_for_an_owner(self, with_owner_keys, ann, monkeypatch):
@@ -567,7 +592,7 @@ class TestOwners:
         begin("a", ann)
         memory = get_chat_memory("a")
         counts = []
-        cipher.__globals__["_cipher"].cache_clear()  # as another process
+        ciphers.install()  # as another process
         for _ in range(3):
             with django_assert_max_num_queries(20) as counted:
                 memory.add(QUESTION)

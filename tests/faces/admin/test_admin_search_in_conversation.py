@@ -5,9 +5,9 @@ import re
 import pytest
 
 from chatmemory_django.admin import search
+from chatmemory_django.core.excerpts import MAX_EXCERPTED
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
-from chatmemory_django.search.excerpts import MAX_EXCERPTED
 from tests.faces.admin.admin_site import EVERYTHING, conversation, long_conversation, page, shown, staff
 from tests.faces.admin.test_admin_hostile import BREAK_OUT, assert_harmless
 

@@ -100,6 +100,9 @@ class ScriptedModel(ChatModel):
 class Saying:
     """The work of an answer of one event, *last*, after the test's own *make*."""
 
+    assistant = ""
+    question = None
+
     def __init__(self, last: str, make: Callable[[Answered], Awaitable[None]] | None = None) -> None:
         self._last = last
         self._make = make

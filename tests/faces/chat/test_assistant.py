@@ -175,6 +175,39 @@ class TestMemory:
         assert store.get_messages("c") == [AiMessage("Yes."), UserMessage("2"), AiMessage("Yes.")]
         assert not Conversation.objects.exists()
 
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_in_a_store_without_history_no_result_takes_the_place_of_the_question(self, ask, persist):
+        def look() -> str:
+            """Look."""
+            stored.append(memory.store.get_messages("c"))
+            return "Nothing."
+
+        memory, stored = MessageWindowChatMemory(max_messages=3, id="c", store=InMemoryChatMemoryStore()), []
+        memory.add(UserMessage("Hi."), AiMessage("Hi."))
+        calls = [calling((each, "look", "{}"), (f"{each}b", "look", "{}")) for each in ("1", "2")]
+        model = ScriptedModel(*calls, "Nothing is there.")
+
+        ask(Assistant(model, tools=[look], memory=lambda **options: memory, persist=persist), "c", "Look!")
+
+        assert [messages[:3] for messages in stored] == [
+            [UserMessage("Hi."), AiMessage("Hi."), UserMessage("Look!")]
+        ] * 4
+        assert [messages.count(UserMessage("Look!")) for messages in model.sent] == [1, 1, 1]
+        assert memory.store.get_messages("c") == [AiMessage("Nothing is there.")]  # a call leaves with all its results
+
+    def test_in_a_store_without_history_nothing_is_edited(self, ask):
+        store = InMemoryChatMemoryStore()
+        options = {"max_messages": 3, "store": store}
+        model = ScriptedModel("Yes.")
+        assistant = Assistant(model, memory=MessageWindowChatMemory, memory_options=options)
+        ask(assistant, "c", "1")
+
+        with pytest.raises(NotImplementedError, match="InMemoryChatMemoryStore keeps no history; use DjangoChat"):
+            ask(assistant, "c", "2", after=0)
+
+        assert store.get_messages("c") == [UserMessage("1"), AiMessage("Yes.")]
+        assert len(model.requests) == 1
+
     @pytest.mark.parametrize(
         "options", [{}, {"persist": "early"}, {"after": 1}, {"after": 0, "persist": "early"}], ids=str
     )

@@ -1,12 +1,17 @@
 """The system checks of the setting CHAT, each found by its id."""
 
+from functools import partial
+
 import pytest
 from django.core.checks import run_checks
+from django.utils.translation import gettext_lazy
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_assistant, check_chat
+from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams
+from chatmemory_django.chat.tools import Tool
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.tokens import OpenAiTokenCountEstimator, ScaledTokenCountEstimator
 from tests.estimators import WORDS
@@ -16,6 +21,14 @@ assistant = Assistant(ScriptedModel("Yes."))
 
 
 def assistant_of(request) -> Assistant:
+    return assistant
+
+
+def assistant_for(request, asked) -> Assistant:
+    return assistant
+
+
+async def later(request) -> Assistant:
     return assistant
 
 
@@ -46,7 +59,14 @@ def found(settings, chat: object) -> list[str]:
         {"ASSISTANT": f"{__name__}.assistant", "THROTTLE_RATE": None, "WAIT_SECONDS": 0},
         {"ASSISTANT": f"{__name__}.assistant_of", "THROTTLE_RATE": "5/hour", "MAX_PARTS": 1},
         {"ASSISTANT": assistant},
+        {"ASSISTANT": f"{__name__}.assistant_for"},
+        {"ASSISTANTS": {"support": f"{__name__}.assistant", "of-2_B": assistant_for}},
         {"STREAMS": f"{__name__}.Own"},
+        {"LEFT": "wait", "GREETING": "Hello. How are you?"},
+        {"LEFT": "refuse", "GREETING": gettext_lazy("Hello")},
+        {"GREETING": f"{__name__}.assistant_of"},
+        {"GREETING": assistant_of},
+        {"GREETING": "www.example.org"},
         {"STREAMS": "chatmemory_django.chat.runs.redis_streams.RedisStreams"},
     ],
 )
@@ -56,9 +76,113 @@ def test_valid_settings_pass(settings, chat):
     assert found(settings, chat) == []
 
 
+class Half:
+    def capture(self, request) -> str: ...
+
+
+class Whole(Half):
+    def enter(self, text: str): ...
+
+
+whole = Whole()
+
+
+@pytest.mark.parametrize("given", [f"{__name__}.whole", Whole(), f"{__name__}.assistant_of", None])
+def test_a_thread_context_is_an_object_or_a_function(settings, given):
+    assert found(settings, {"THREAD_CONTEXT": given}) == []
+
+
+@pytest.mark.parametrize("given", [f"{__name__}.nothing", Half(), 7, "not a path"])
+def test_E039_a_thread_context_that_is_neither(settings, given):
+    assert found(settings, {"THREAD_CONTEXT": given}) == ["chatmemory.E039"]
+
+
+@pytest.mark.parametrize("engine", ["django_tenants.postgresql_backend", "django_pgschemas.postgresql_backend"])
+def test_E040_an_engine_of_tenants_without_a_thread_context(settings, monkeypatch, engine):
+    monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
+
+    assert found(settings, {}) == ["chatmemory.E040"]
+    assert "THREAD_CONTEXT" in check_chat()[0].hint
+    assert found(settings, {"THREAD_CONTEXT": whole}) == []
+
+
 @pytest.mark.parametrize("chat", [None, [], "yes"])
 def test_E031_chat_is_not_a_dict(settings, chat):
     assert found(settings, chat) == ["chatmemory.E031"]
+
+
+@pytest.mark.parametrize("runs", ["celery", None, ["web"]])
+def test_E043_runs_are_neither_of_the_web_nor_of_a_worker(settings, runs):
+    assert found(settings, {"RUNS": runs}) == ["chatmemory.E043"]
+
+
+def thread_context(request): ...
+
+
+class CapturedContext:
+    def capture(self, request): ...
+    def enter(self, text): ...
+
+
+captured = CapturedContext()
+
+
+def test_E044_a_worker_has_no_request_to_make_a_context_of(settings):
+    worker = {"RUNS": "worker", "THREAD_CONTEXT": f"{__name__}.thread_context"}
+
+    assert found(settings, worker) == ["chatmemory.E044"]
+    assert found(settings, {**worker, "RUNS": "web"}) == []
+    assert found(settings, {**worker, "THREAD_CONTEXT": f"{__name__}.captured"}) == []
+
+
+def tool_of_request(order: int, request) -> str:
+    """Return an order."""
+
+
+def tool_without(order: int, request=None) -> str:
+    """Return an order."""
+
+
+def system_of_request(owner, request):
+    return "Be brief."
+
+
+def context_of_request(*, request):
+    return None
+
+
+needing = Assistant(
+    ScriptedModel("Yes."),
+    system_message=system_of_request,
+    context=[context_of_request, partial(context_of_request, request=None)],
+    tools=[tool_of_request, tool_without, Tool(tool_of_request, name="other", runs_in="client")],
+)
+
+
+def assistant_without(request=None, asked=None) -> Assistant:
+    return assistant
+
+
+def test_W035_names_the_functions_that_have_no_request_in_a_worker(settings):
+    assistants = {"needing": f"{__name__}.needing", "free": f"{__name__}.assistant_without", "of": assistant_for}
+    settings.CHATMEMORY = {"CHAT": {"RUNS": "worker", "ASSISTANT": f"{__name__}.assistant", "ASSISTANTS": assistants}}
+
+    [first, second] = check_chat()
+
+    assert {first.id, second.id} == {"chatmemory.W035"}
+    assert "['needing']" in first.msg
+    assert first.msg.endswith("default: system_of_request, context_of_request, tool_of_request.")
+    assert second.msg.endswith("default: assistant_for.")
+
+
+@pytest.mark.parametrize("left", [None, "STOP", 5, ["stop"]])
+def test_E046_left_is_none_of_the_three(settings, left):
+    assert found(settings, {"LEFT": left}) == ["chatmemory.E046"]
+
+
+@pytest.mark.parametrize("greeting", [5, b"Hello", ["Hello"], f"{__name__}.assistant", f"{__name__}.missing"])
+def test_E045_a_greeting_is_no_text_and_no_function(settings, greeting):
+    assert found(settings, {"GREETING": greeting}) == ["chatmemory.E045"]
 
 
 @pytest.mark.parametrize("name", ["ASISTANT", "ACCESS_POLICY"])
@@ -68,7 +192,11 @@ def test_W031_an_unknown_setting(settings, name):
 
 @pytest.mark.django_db
 def test_W032_the_chat_has_no_assistant(settings):
-    for chat, ids in (({"ASSISTANT": None}, ["chatmemory.W032"]), ({"ASSISTANT": assistant}, [])):
+    for chat, ids in (
+        ({"ASSISTANT": None}, ["chatmemory.W032"]),
+        ({"ASSISTANT": assistant}, []),
+        ({"ASSISTANTS": {"support": assistant}}, []),
+    ):
         settings.CHATMEMORY = {"CHAT": chat}
         assert [each.id for each in run_checks() if each.id == "chatmemory.W032"] == ids
     for without in ({}, {"CHAT": {}}):
@@ -187,20 +315,7 @@ def test_W031_suggests_a_setting(settings):
 
 
 @pytest.mark.parametrize("value", [-1, "1", 1.5, True, None], ids=repr)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "MAX_BODY_BYTES",
-        "MAX_TEXT_LENGTH",
-        "MAX_PARTS",
-        "MAX_MESSAGES",
-        "MAX_STREAMS",
-        "MAX_ANSWERS",
-        "WAIT_SECONDS",
-        "END_SECONDS",
-        "RUN_SECONDS",
-    ],
-)
+@pytest.mark.parametrize("name", [name for name, default in Chat.defaults().items() if type(default) is int])
 def test_E032_a_limit_is_not_a_positive_whole_number(settings, name, value):
     assert found(settings, {name: value}) == ["chatmemory.E032"]
 
@@ -214,6 +329,23 @@ def test_E033_an_invalid_rate(settings, rate, name):
 @pytest.mark.parametrize("path", ["nowhere.assistant", f"{__name__}.Own", f"{__name__}.missing", 7, ""], ids=repr)
 def test_E034_the_assistant_is_not_an_assistant(settings, path):
     assert found(settings, {"ASSISTANT": path}) == ["chatmemory.E034"]
+    assert found(settings, {"ASSISTANTS": {"a": assistant, "b": path}}) == ["chatmemory.E034"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: assistant, lambda request, asked, user: assistant, lambda request, *, asked: assistant, later],
+    ids=["none", "three", "by keyword", "async"],
+)
+def test_E034_a_function_takes_neither_the_request_nor_what_is_asked_besides(settings, function):
+    assert found(settings, {"ASSISTANT": function}) == ["chatmemory.E034"]
+
+
+@pytest.mark.parametrize(
+    "given", [None, ["mysite.support"], {"a b": "x"}, {"": "x"}, {"é": "x"}, {7: "x"}, {"a\n": "x"}, {"a" * 65: "x"}]
+)
+def test_E038_the_assistants_have_no_names(settings, given):
+    assert found(settings, {"ASSISTANTS": given}) == ["chatmemory.E038"]
 
 
 @pytest.mark.parametrize(

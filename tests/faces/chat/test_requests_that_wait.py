@@ -151,8 +151,8 @@ def test_a_request_holds_no_connection_while_it_waits_for_another_answer(
     settings.CHATMEMORY["CHAT"]["WAIT_SECONDS"] = PATIENCE
     is_busy, take = threading.Event(), leases.take
 
-    def noted(*args) -> Taken | float:
-        taken = take(*args)
+    def noted(*args, **options) -> Taken | float:
+        taken = take(*args, **options)
         if not isinstance(taken, Taken):
             is_busy.set()
         return taken

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
+from chatmemory_django.db.threads import background, in_background, in_thread
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel, calling
 
@@ -38,8 +38,8 @@ async def answered(tool: SlowTool, memory_id: str) -> str:
 
 def test_slow_tools_of_many_answers_do_not_delay_storing_another_answer():
     async def talk() -> list[str]:
-        tool = SlowTool(BACKGROUND_THREADS)
-        talking = [asyncio.create_task(answered(tool, str(number))) for number in range(BACKGROUND_THREADS)]
+        tool = SlowTool(background().threads)
+        talking = [asyncio.create_task(answered(tool, str(number))) for number in range(background().threads)]
         await asyncio.to_thread(tool.is_called.wait, PATIENCE)
         try:
             with in_background():

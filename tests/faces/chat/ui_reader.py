@@ -18,6 +18,7 @@ KEYS = {
     "tool-input-error": {"toolCallId", "toolName", "input", "errorText"},
     "tool-output-available": {"toolCallId", "output"},
     "tool-output-error": {"toolCallId", "errorText"},
+    "data-restarted": {"data"},
     "message-metadata": {"messageMetadata"},
     "finish": {"finishReason", "messageMetadata"},
     "error": {"errorText"},
@@ -50,6 +51,16 @@ def read(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
+def without_void(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the *parts* of a message without those of the steps that broke, which are not stored."""
+    void = {part["data"]["step"] for part in parts if part["type"] == "data-restarted"}
+    number, kept = 0, []
+    for part in parts:
+        number += part["type"] == "step-start"
+        kept += [] if number in void else [part]
+    return kept
+
+
 class _Step:
     def __init__(self, parts: list[dict[str, Any]]) -> None:
         self._parts = parts
@@ -61,6 +72,8 @@ class _Step:
         what, _, stage = kind.rpartition("-")
         if what in {"text", "reasoning"}:
             self._take_text(what, stage, chunk)
+        elif kind == "data-restarted":
+            self._parts.append(chunk)
         elif kind == "finish-step":
             assert not self._open
             assert not [part for part in self._calls.values() if part["state"] == "input-streaming"]

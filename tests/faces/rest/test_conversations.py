@@ -40,6 +40,7 @@ class TestList:
             "owner": str(person("owner").pk),
             "title": "京都 😀",
             "metadata": {"n": [1, None]},
+            "assistant": "",
             "is_pinned": True,
             "is_archived": False,
             "preview": "4",

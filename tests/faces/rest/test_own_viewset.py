@@ -73,7 +73,11 @@ router = ChatMemoryRouter()
 router.register("chats", ChatViewSet, basename="chat")
 router.register("chats/(?P<memory_id>[^/]+)/messages", ChatMessageViewSet, basename="chat-message")
 
-urlpatterns = [path("own/", include(router.urls)), path("api/", include("chatmemory_django.rest.urls"))]
+urlpatterns = [
+    path("own/", include(router.urls)),
+    path("api/", include("chatmemory_django.rest.urls")),
+    path("<str:version>/", include("chatmemory_django.rest.urls")),
+]
 
 CHATS = "/own/chats/"
 
@@ -106,6 +110,13 @@ def test_fields_of_messages_can_be_added_removed_and_replaced(api):
         assert len(message["created_at"]) == 10
         assert message["message"]["type"] == "USER"
     assert "is_complete" in api.get("/api/conversations/a/messages/1/").json()
+
+
+def test_the_paths_may_have_a_version(api):
+    for where in ("", "conversations/a/", "conversations/a/messages/", "conversations/a/memory/", "messages/?search=x"):
+        response = api.get(f"/v2/{where}")
+        assert response.status_code == 200, where
+        assert str(response.json()).replace("/v2/", "/api/") == str(api.get(f"/api/{where}").json()), where
 
 
 def test_fields_that_are_not_changed_are_the_same(api, begin):

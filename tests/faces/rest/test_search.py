@@ -161,7 +161,7 @@ def test_only_get_is_allowed(api):
 def test_where_texts_are_encrypted_it_is_refused_with_the_reason(api, begin, settings, monkeypatch):
     # The app registers its checks when it is ready, and only here.
     monkeypatch.setattr(registry, "registered_checks", set(registry.registered_checks))
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "chatmemory_django.encryption"]
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "chatmemory_django.contrib.encryption"]
     settings.CHATMEMORY["ENCRYPTION"] = {"KEYS": [f"key:{base64.b64encode(os.urandom(32)).decode()}"]}
     response = find(api, "parcel")
 

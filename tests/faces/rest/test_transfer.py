@@ -254,6 +254,17 @@ class TestUsage:
         rest = api.get(found[1]["next"]).json()
         assert (len(rest["results"]), rest["next"], rest["until"]) == (1, None, found[1]["until"])
 
+    def test_it_sums_up_by_a_label_of_the_site(self, api, person):
+        for tenant in ("acme", "acme", None):
+            labels = {"tenant": tenant} if tenant else {}
+            ModelCall.objects.create(owner=person("owner"), purpose="answer", outcome="completed", labels=labels)
+
+        found = api.get(USAGE, {"by": "label:tenant", "limit": 1}).json()
+        rest = api.get(found["next"]).json()
+
+        assert found["by"] == "label:tenant"
+        assert [(each["key"], each["calls"]) for each in found["results"] + rest["results"]] == [("acme", 2), (None, 1)]
+
     def test_the_limit_has_a_maximum(self, api, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 7
 
@@ -263,6 +274,8 @@ class TestUsage:
         "query",
         [
             {"by": "hour"},
+            {"by": "label:"},
+            {"by": "label:a b"},
             {"since": "x"},
             {"until": "2026-01-01"},
             {"limit": "0"},

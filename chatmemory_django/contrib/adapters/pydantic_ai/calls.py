@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,17 @@ class PydanticAiCalls(AbstractCapability[Any]):
     """
 
     def __init__(
-        self, purpose: str = "answer", *, owner: AbstractBaseUser | None = None, memory_id: object = None
+        self,
+        purpose: str = "answer",
+        *,
+        owner: AbstractBaseUser | None = None,
+        memory_id: object = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.purpose = purpose
         self.owner = owner
         self.memory_id = memory_id
+        self.labels = labels
         self.recorder("")  # an invalid purpose is an error at once
 
     def get_wrapper_model(self, model: Model) -> Model:
@@ -55,7 +61,8 @@ class PydanticAiCalls(AbstractCapability[Any]):
         """Return what records a call of *model_name*."""
         from chatmemory_django.chat.costs.calls import record_call  # its tables are the chat's
 
-        return record_call(self.purpose, model_name, owner=self.owner, memory_id=self.memory_id)
+        about: Any = {"owner": self.owner, "memory_id": self.memory_id, "labels": self.labels}
+        return record_call(self.purpose, model_name, **about)
 
 
 class _Recorded(WrapperModel):

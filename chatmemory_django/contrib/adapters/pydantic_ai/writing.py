@@ -18,7 +18,6 @@ from chatmemory_django.contrib.adapters.pydantic_ai.records import to_text, up_t
 from chatmemory_django.contrib.adapters.records.models import Record
 from chatmemory_django.core.limits import checked_client_message_id, memory_key
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.encryption.ciphers import for_owner
 from chatmemory_django.formats.pydantic_ai import metadata_of
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import NewMessage
@@ -93,12 +92,9 @@ def write(
             head = _add(record, entries, held, memory, copied)
             if origin is not None and record.head_id is not None and UNNAMED.fullmatch(record.head_id):
                 text = to_text(replace(record, head_id=unnamed_id(held.conversation.pk, head)))
-            columns = {"scope": record.scope, "updated_at": to_moment(record.updated_at), "text": text}
-            with for_owner(held.conversation.owner_id, held.conversation.pk):
-                if held.row is None:
-                    Record.objects.using(using).create(conversation_id=held.conversation.pk, **columns)
-                else:
-                    Record.objects.using(using).filter(pk=held.row.pk).update(**columns)
+            at = to_moment(record.updated_at)
+            row = Record(conversation=held.conversation, scope=record.scope, updated_at=at, text=text)
+            row.save(using=using, force_insert=held.row is None, force_update=held.row is not None)
 
 
 def delete(conversation_id: str, expected_revision: str, using: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import models
 
-from chatmemory_django.encryption.ciphers import for_owner
+from chatmemory_django.db.row_codec import Placed
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, EncryptedTextField, ExactCharField, Message
 
@@ -51,8 +51,8 @@ def forget_calls(using: str, conversations: Mapping[int, str], *, erased: bool) 
         pending = stored["deferred_tool_requests"]
         if pending is not None and not _ids(pending) <= _newest_calls(record.pk, using):
             stored["deferred_tool_requests"] = None
-            with for_owner(record.conversation.owner_id, record.pk):
-                Record.objects.using(using).filter(pk=record.pk).update(text=json.dumps([stored]))
+            text = Placed.of(json.dumps([stored]), record)
+            Record.objects.using(using).filter(pk=record.pk).update(text=text)
 
 
 def _ids(pending: dict[str, Any]) -> set[str]:

@@ -69,9 +69,60 @@ const decided = async (body, before, decision) => {
   return chat;
 };
 
-for (const { name, body, history, error, before, decision, since } of recordings) {
+// A page with tools of its own: asked, or loaded while the answer waits. It sends all outputs at once, and no more.
+const putOut = async (bodies, before, outputs) => {
+  const sent = [];
+  const transport = new DefaultChatTransport({
+    fetch: async (url, init) => {
+      sent.push(JSON.parse(init.body));
+      return response(bodies.shift());
+    },
+  });
+  const chat = new Chat({
+    id: 'chat',
+    transport,
+    messages: structuredClone(before),
+    generateId: () => 'question-1',
+    sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithToolCalls,
+    onToolCall: ({ toolCall: { toolName: tool, toolCallId } }) => {
+      if (outputs[toolCallId]) chat.addToolOutput({ tool, toolCallId, ...outputs[toolCallId] });
+    },
+  });
+  if (before.length) {
+    for (const { type, toolCallId, state } of before.at(-1).parts) {
+      const tool = type.replace('tool-', '');
+      if (state === 'input-available') chat.addToolOutput({ tool, toolCallId, ...outputs[toolCallId] });
+    }
+  } else await chat.sendMessage({ text: 'Hello' });
+  while (bodies.length || chat.status !== 'ready') {
+    assert.equal(chat.error, undefined);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  const posted = sent.at(-1).messages.at(-1);
+  assert.equal(posted.role, 'assistant');
+  for (const [id, { output, errorText, state = 'output-available' }] of Object.entries(outputs)) {
+    const part = posted.parts.find((part) => part.toolCallId === id);
+    assert.deepEqual([part.state, part.output, part.errorText], [state, output, errorText]);
+  }
+  return chat;
+};
+
+for (const { name, body, history, error, before, decision, since, waiting, outputs, then } of recordings) {
   if (since > major) continue;
   try {
+    if (outputs) {
+      const alone = chatWith(body, []);
+      await alone.sendMessage({ text: 'Hello' });
+      assert.deepEqual(comparable(alone.messages), comparable(waiting));
+      for (const chat of [await putOut([body, then], [], outputs), await putOut([then], waiting, outputs)]) {
+        assert.deepEqual(comparable(chat.messages), comparable(history));
+      }
+      for (const messages of [waiting, history]) {
+        const valid = await validateUIMessages({ messages: structuredClone(messages) });
+        assert.ok((await convertToModelMessages(valid)).length >= 1);
+      }
+      continue;
+    }
     if (decision) {
       const chat = await decided(body, before, decision);
       assert.deepEqual(comparable(chat.messages), comparable(history));

@@ -66,6 +66,11 @@ class Model:
             function = {"name": "get_weather", "arguments": f'{{"city": "{city[1]}"}}'}
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
             return answer_to(request, {"content": "Let me see. ", "tool_calls": [call]}, "tool_calls", USAGE)
+        in_browser = {"Where are we?": ("get_time_zone", "{}"), "Where am I?": ("get_location", '{"precise": true}')}
+        if text in in_browser:
+            function = dict(zip(("name", "arguments"), in_browser[text], strict=True))
+            call = {"id": f"call_{self.count}", "type": "function", "function": function}
+            return answer_to(request, {"content": "Your browser knows. ", "tool_calls": [call]}, "tool_calls", USAGE)
         if title := re.fullmatch(r"Call it (\w+)\.", text):
             function = {"name": "rename_conversation", "arguments": f'{{"title": "{title[1]}"}}'}
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
@@ -215,6 +220,34 @@ def asks_for_approval(chat: Chat, model: Model) -> None:
     assert chat.messages.count() == 4
 
 
+def runs_tools_in_the_browser(chat: Chat, model: Model) -> None:
+    """Answer a call in the page: at once or, if its output was lost on the way, in the next page that is opened."""
+    chat.send("Where are we?")
+    chat.expect_answer("The tool returned: Europe/Oslo")
+    call = chat.answer.locator("dl")
+    expect(call).to_have_attribute("data-state", "output-available")
+    assert chat.messages.count() == 2
+    chat.expect_same_after_reload()
+    chat.page.route("**/api/chat", lambda route: route.abort() if _has_output(route.request) else route.fallback())
+    chat.send("Where are we?")
+    expect(chat.status).to_have_text("error")
+    expect(chat.answer.locator("dl")).to_have_attribute("data-state", "output-available")
+    other = Chat(chat.page.context.new_page(), chat.address, chat.front)
+    other.expect_answer("The tool returned: Europe/Oslo")
+    assert other.messages.count() == 4
+    other.expect_same_after_reload()
+    assert not other.errors, other.errors
+    other.page.close()
+    chat.load()
+    chat.expect_answer("The tool returned: Europe/Oslo")
+    assert chat.messages.count() == 4
+
+
+def _has_output(request: Any) -> bool:
+    posted = request.post_data_json
+    return bool((posted.get("message") or posted["messages"][-1])["role"] == "assistant")
+
+
 def stops(chat: Chat, model: Model) -> None:
     """Stop cancels the call of the model, keeps what has arrived, and the conversation continues from there."""
     chat.send("Endlessly, please.")
@@ -355,11 +388,16 @@ def takes_files(chat: Chat, model: Model) -> None:
     chat.expect_same_after_reload()
     expect(chat.question(0).get_by_alt_text("ä.png")).to_have_attribute("src", re.compile("^blob:"))
     expect(chat.question(0).get_by_alt_text("ä.png")).to_be_visible()
+    files.set_input_files({"name": "a.csv", "mimeType": "text/csv", "buffer": b"1;2"})
+    chat.send("What is its sum?")
+    chat.expect_answer('You wrote: <file name="a.csv">')
+    expect(chat.question(1).get_by_role("link", name="a.csv")).to_be_visible()
+    chat.expect_same_after_reload()
     files.set_input_files({"name": "a.html", "mimeType": "text/html", "buffer": b"<b>"})
     chat.send("And this?")
     expect(chat.alert).to_contain_text("mediaType: it must be a type of image, audio or video, or application/pdf")
     chat.load()
-    assert chat.messages.count() == 2
+    assert chat.messages.count() == 4
 
 
 SCENES: list[Callable[[Chat, Model], None]] = [
@@ -367,6 +405,7 @@ SCENES: list[Callable[[Chat, Model], None]] = [
     thinks,
     uses_tools,
     asks_for_approval,
+    runs_tools_in_the_browser,
     stops,
     regenerates,
     edits,
@@ -375,6 +414,8 @@ SCENES: list[Callable[[Chat, Model], None]] = [
     recovers,
     takes_files,
 ]
+
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.chat.client.site_settings"}
 
 CHAT_IDS: list[Callable[[], str]] = [
     lambda: uuid4().hex[:16],  # as the AI SDK writes them
@@ -463,12 +504,12 @@ def main(folder: Path) -> None:
     vite = ["node", "node_modules/vite/bin/vite.js", "preview", "--host", "127.0.0.1", "--logLevel", "error"]
     with (
         serving() as model_server,
-        Server(uvicorn, ROOT, OPENAI_BASE_URL=model_server.url, OPENAI_API_KEY="key") as site,
+        Server(uvicorn, ROOT, OPENAI_BASE_URL=model_server.url, OPENAI_API_KEY="key", **SETTINGS) as site,
         Server(vite, folder, BASE_URL=f"http://127.0.0.1:{site.port}") as front,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context()
+        context = browser.new_context(timezone_id="Europe/Oslo")
         context.set_default_timeout(20_000)
         context.add_init_script(f"localStorage.setItem('token', '{token}')")
         play(context, front, Model(model_server), major)

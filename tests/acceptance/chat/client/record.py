@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -18,8 +19,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 django.setup()  # what follows has tables
 
-from chatmemory_django.chat.http.ui_stream import DONE, HEADERS, UiStream, encode
+from chatmemory_django.chat.answers.ui_stream import DONE, HEADERS, UiStream, encode
 from chatmemory_django.chat.model import (
+    CLIENT,
     ApprovalRequested,
     ChatResponse,
     ChatResponseMetadata,
@@ -31,6 +33,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.runs.answer import PING
 from chatmemory_django.chat.ui_messages import Approval, from_ui_message, to_ui_messages
+from chatmemory_django.chat.ui_messages.writing import IS_JSON
 from chatmemory_django.core.tool_calls import NOT_RUN
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
 from tests.faces.chat.rows import StoredRow, answers, rows_of_answer
@@ -42,6 +45,7 @@ QUESTION = StoredRow(UserMessage("Hello"), "question-1")
 
 ROME = ToolExecutionRequest("c1", "get_weather", '{"city": "Rome", "days": [1, 2.5, null, "😀"]}')
 TIME = ToolExecutionRequest("c2", "get_time", "")
+OSLO = ToolExecutionRequest("c4", "get_weather", '{"city": "Oslo"}')
 BROKEN = ToolExecutionRequest("c3", "get_weather", '{"city": "Ro')
 
 
@@ -166,6 +170,40 @@ def approval_recordings() -> list[dict[str, Any]]:
     return found
 
 
+def output_recordings() -> list[dict[str, Any]]:
+    """Record an answer that waits for what runs in the page, and how it goes on, with an output or an error of each."""
+    asked, done = response("I look.", None, TIME, ROME, OSLO, reason=CALLS), response("Done.", None, reason=STOP)
+    [*shown] = rows_of_answer([asked], "answer-1")
+    calls = shown[0].chat_message.tool_execution_requests
+    requests = [ApprovalRequested(UUID(int=7 + at), calls[at], CLIENT) for at in (1, 2)]
+    rows = [QUESTION, *(replace(row, sequence=number) for number, row in enumerate(shown, 2))]
+    known = {(2, at): Approval(str(UUID(int=6 + at)), None, is_open=True, is_for_client=True) for at in (1, 2)}
+    noon = ToolExecutionResultMessage("c2", "get_time", "noon")
+    rows.append(StoredRow(noon, sequence=3))
+    texts = ('{"sky":["blue",null]}', {IS_JSON: True}), ("It is too far.", {})
+    results = [
+        ToolExecutionResultMessage(request.call.id, "get_weather", text, not attributes or None, attributes)
+        for request, (text, attributes) in zip(requests, texts, strict=True)
+    ]
+    stream = UiStream("answer-1", {}, rows[1:])
+    chunks = [chunk for event in (*results, PartialText("Done."), done) for chunk in stream.feed(event)]
+    after = [*rows, *(StoredRow(each, sequence=4) for each in results)]
+    after.append(StoredRow(done.ai_message, None, done.metadata.as_json(), 6))
+    return [
+        {
+            "name": "waits for the page",
+            "body": streamed([asked, noon, *requests], "answer-1"),
+            "waiting": to_ui_messages(rows, known),
+            "outputs": {
+                results[0].id: {"output": {"sky": ["blue", None]}},
+                results[1].id: {"state": "output-error", "errorText": "It is too far."},
+            },
+            "then": "".join(map(encode, chunks + stream.finish())) + DONE,
+            "history": to_ui_messages(after, known),
+        }
+    ]
+
+
 def random_recordings(count: int) -> list[dict[str, Any]]:
     """Record random answers."""
     found: list[list[AssistantEvent]] = []
@@ -203,7 +241,7 @@ def main(questions: Path, recordings: Path) -> None:
     """Record everything; see the module's docstring."""
     history = check_questions(json.loads(questions.read_text()))
     recorded = [recording(name, events) for name, events in ANSWERS.items()]
-    recorded += cut_recordings() + approval_recordings() + random_recordings(300)
+    recorded += cut_recordings() + approval_recordings() + output_recordings() + random_recordings(300)
     recordings.write_text(json.dumps({"headers": HEADERS, "questions": history, "recordings": recorded}))
     print(f"{len(history)} questions came back as they were sent; {len(recorded)} answers are recorded.")
 

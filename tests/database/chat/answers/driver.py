@@ -106,8 +106,10 @@ class Site:
         if outcome.kind == "waits" and act.kind != "resume":
             chat.waiting, chat.waits_for = outcome.asked, act.question
         elif act.kind in {"staff", "trespass"}:
-            is_known = outcome.kind != "killed"
-            chat.waiting = tuple(each for each in chat.waiting if is_known and each not in outcome.decided)
+            now = Tables(chat.memory_id)  # an answer about a decision evicts; what is the owner's waits in the memory
+            there = {name for name, each in now.approvals.items() if each.sequence in now.memory} | now.of_staff.keys()
+            left = () if outcome.kind == "killed" else chat.waiting
+            chat.waiting = tuple(each for each in left if each in there.difference(outcome.decided))
         elif outcome.kind not in {"refused", "busy", "forbidden"}:
             chat.waiting = ()
 
@@ -126,7 +128,7 @@ class Site:
         if not plain:
             rounds = random.choice([0, 0, 1, 1, 2, 3, 6])
             most = 1 if rounds == 6 else 8 if "max_messages" in chat.options and random.random() < 0.1 else 3
-            letters = ["".join(random.choices("ppaatrfusg", k=random.randint(1, most))) for _ in range(rounds)]
+            letters = ["".join(random.choices("ppaatrfusgbb", k=random.randint(1, most))) for _ in range(rounds)]
             question.rounds = tuple(letters)
             question.ids = random.choice(["own", "own", "same", "round", "none"])
             question.rejected = random.choice(REJECTIONS) if random.random() < 0.05 else None
@@ -143,7 +145,7 @@ class Site:
         act.way, act.persist = random.choice(ways), random.choice(["early", "late"])
         act.calls_later = random.random() < 0.3
         letters = set("".join(act.question.rounds))
-        if act.kind == "ask" and act.way != "post" and letters.isdisjoint("fsg") and random.random() < 0.4:
+        if act.kind == "ask" and act.way != "post" and letters.isdisjoint("fsgb") and random.random() < 0.4:
             act.persist, act.question.is_nameless = "late", True  # nothing is taken before a tool is called
         if act.kind == "regenerate" and (row := now.asked(act.question)):
             act.after = row.sequence
@@ -173,13 +175,15 @@ class Site:
                 act.question = chat.waits_for
                 some = [each for each in chat.waiting if random.random() < 0.8] or chat.waiting
                 owners = [each for each in some if each not in now.of_staff]
-                act.by_staff = not owners or random.random() < 0.3
-                act.decisions = [(each, random.random() < 0.7) for each in (some if act.by_staff else owners)]
+                others = [each for each in some if each not in now.of_client]
+                act.by_staff = not owners or (bool(others) and random.random() < 0.3)
+                act.decisions = [(each, random.random() < 0.7) for each in (others if act.by_staff else owners)]
             case "staff" | "trespass" | "resume":
                 of_one = random.choice([*(pending or decided).values()])
                 act.question = self._question_of(of_one.sequence, chat, now)
                 some = [name for name, each in pending.items() if each == of_one or random.random() < 0.5]
-                some += [each for each in chat.waiting if each not in now.of_staff and random.random() < 0.3]
+                own = [each for each in chat.waiting if each not in {*now.of_staff, *now.of_client}]
+                some += [each for each in own if random.random() < 0.3]
                 some = [each for each in some if now.approvals[each].sequence == of_one.sequence]
                 is_yes = random.random() < 0.9 if act.kind == "trespass" else random.random() < 0.7
                 act.decisions = [(each, is_yes) for each in some if act.kind != "resume"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from chatmemory_django.chat.model import CLIENT
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
@@ -66,6 +67,8 @@ class Tables:
         """The results, each with the message of its call; 0 if it has none."""
         self.of_staff: dict[str, ToolApproval] = {}
         """The approvals that staff alone may give."""
+        self.of_client: dict[str, ToolApproval] = {}
+        """What waits for the browser, or has waited for it."""
         self.answered: dict[str, int] = {}
         """The results on the path, by the tokens of their calls."""
         self.late: set[int] = set()
@@ -95,6 +98,8 @@ class Tables:
         calls = {(sequence, position): (name, token) for sequence, position, token, name in self.calls()}
         for each in ToolApproval.objects.filter(conversation=conversation).order_by("sequence", "position"):
             self.approvals[str(each.pk)] = each
+            if each.approve_by == CLIENT:
+                self.of_client[str(each.pk)] = each
             if is_for_staff(*calls.get((each.sequence, each.position), ("", ""))):
                 self.of_staff[str(each.pk)] = each
 
@@ -251,6 +256,8 @@ class Chat:
     """The tokens of the calls that had an effect, each with the number of the act."""
     lived: dict[int, bool] = field(default_factory=dict)
     """The numbers of the acts, and whether nothing cut their tools off."""
+    outputs: set[str] = field(default_factory=set)
+    """What the browser has sent for its calls, each time something else."""
     seen: set[str] = field(default_factory=set)
     """The results that a reader was shown."""
     approved: set[str] = field(default_factory=set)
@@ -287,12 +294,13 @@ def judge(
         yield from _requests(chat, act, asked, lines)
         yield from _refused_to_decide(act, outcome, own, before, now, is_alone=is_alone)
         yield from _outcome(act, outcome, asked, is_alone=is_alone)
-        yield from _rejected(act, outcome, asked, before, now)
         if asked and (outcome.kind == "refused" or (act.kind == "trespass" and not own)):
             yield f"of a question or a decision that is refused, the model is not asked: {act.kind}"
         if is_alone:
             yield from _alone(chat, act, outcome, asked, before, now)
+    chat.outputs |= {line["text"] for line in lines if line["kind"] == "output"}
     yield from _effects(chat, now)
+    yield from _outputs(chat, done, now, is_alone=is_alone)
     yield from _waits_for_staff(chat, [act for act, _ in done], lines, before, now)
     yield from _history(chat, now)
 
@@ -414,12 +422,12 @@ def _alone(
         yield "a retry of a question whose answer waits gets the same requests for approval, without the model"
     if chat.is_large and asked and act.kind == "ask":
         yield from _remembers(before, asked[0])
+    yield from _rejected(act, outcome, asked, before, now)
     if act.kind in {"staff", "resume"}:
         yield from _decided(chat, act, outcome, before, now)
-    if act.kind in {"ask", "edit"} and outcome.kind == "waits":
-        waits = {now.question_of(now.approvals[name].sequence) for name in outcome.asked}
-        if waits != {getattr(now.asked(act.question), "sequence", 0)}:
-            yield f"a question waits for its own calls alone: {act.question.name}"
+    own = {getattr(now.asked(act.question), "sequence", 0)}
+    if act.kind in {"ask", "edit"} and outcome.kind == "waits" and now.questions_of(outcome.asked) != own:
+        yield f"a question waits for its own calls alone: {act.question.name}"
     if asked:  # else nothing was written
         yield from _window(chat, act, outcome, before, now)
 
@@ -444,6 +452,31 @@ def _effects(chat: Chat, now: Tables) -> Iterator[str]:
             yield f"each call that has ended has its result: {token} has {results[token]}"
         if stored[token] and not approved.get(token, True):
             yield f"what needs an approval waits for it: {token}"
+
+
+def _outputs(chat: Chat, done: Sequence[tuple[Act, Outcome]], now: Tables, *, is_alone: bool) -> Iterator[str]:
+    """A call of the browser has one result: an output that was sent for it, whole, or that there was none."""
+    names = {(sequence, position): (token, name) for sequence, position, token, name in now.calls()}
+    tokens = {token for token, name in names.values() if name == "browse"}
+    found = Counter[str]()
+    for row in now.rows.values():
+        text = _text(row) if row.type == MessageType.TOOL_EXECUTION_RESULT else ""
+        token = text.split(" ")[1] if text.startswith("put ") else ""
+        found[token] += bool(token)
+        if token and text not in chat.outputs:
+            yield f"the output of a call is one that was sent: {text}"
+        if token and token not in tokens:
+            yield f"an output belongs to a call of the browser: {text}"
+    if twice := [token for token, count in found.items() if count > 1]:
+        yield f"a call goes on with one output: {twice[0]} with {found[twice[0]]}"
+    for key, each in now.of_client.items():
+        token, _ = names.get((each.sequence, each.position), ("", ""))
+        if (found[token] == 1) != (each.state == State.ENDED and each.approved is True) and token:
+            yield f"a call that has its output waits for none, and the others have none: {token}"
+        if is_alone and done[0][1].kind in {"answered", "waits"} and done[0][0].kind == "decide":
+            act = done[0][0]
+            if not act.by_staff and key in {name for name, _ in act.decisions} and not found[token]:
+                yield f"an output that was sent is stored: that of {token} is not"
 
 
 def _approved(chat: Chat, now: Tables) -> dict[str, bool]:
@@ -576,7 +609,7 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
             yield "only a question that is too long is refused as too long"
         case "answered" if act.question.is_too_long:
             yield "a question that is too long for the window is refused"
-        case "answered" if not (outcome.text == act.question.answer or is_any or act.cut is not None):
+        case "answered" if not (outcome.text == act.question.answer or is_any or act.cut is not None or act.stops):
             yield f"an answer is whole: {outcome.text!r}"
 
 

@@ -40,11 +40,18 @@ class Conversing:
         return question
 
     def do(self, kind: str, question: Question, **options: Any) -> Outcome:
+        return self.do_at_once((kind, question, options))[0]
+
+    def do_at_once(self, *acts: tuple[str, Question, dict[str, Any]]) -> Sequence[Outcome]:
+        """Do *acts*, which are judged as if nobody knew which of them came first."""
         before = self.tables
-        act = Act(next(self._numbers), kind, self.chat.memory_id, self.chat.options, question, **options)
-        outcome = world.perform(act)
-        self.found += judge(self.chat, [(act, outcome)], world.world.news(), before)
-        return outcome
+        to_do = [
+            Act(next(self._numbers), kind, self.chat.memory_id, self.chat.options, question, **options)
+            for kind, question, options in acts
+        ]
+        outcomes = [world.perform(act) for act in to_do]
+        self.found += judge(self.chat, list(zip(to_do, outcomes, strict=True)), world.world.news(), before)
+        return outcomes
 
     @property
     def tables(self) -> Tables:
@@ -121,6 +128,38 @@ def test_it_may_not_wait_for_what_another_one_has_asked(talk, monkeypatch):
     assert talk.found == ["an id that was answered gets the stored answer: it waits for approvals of another one"]
 
 
+def test_a_page_waits_for_the_calls_that_it_was_sent_without_an_output_also_before_this_stream(talk):
+    question = talk.asked("fbb")
+    of_owner, *of_browser = talk.waiting()
+
+    again = talk.do("retry", question, way="post")
+    one_is_left = talk.do("decide", question, way="post", decisions=[(of_owner, True), (of_browser[0], False)])
+
+    assert (again.kind, {*again.asked}) == ("waits", {of_owner, *of_browser})
+    assert (one_is_left.kind, one_is_left.asked) == ("waits", (of_browser[1],))
+    assert talk.found == []
+
+
+def test_it_does_not_wait_for_a_call_on_another_branch(talk):
+    first, _ = talk.asked(), talk.asked("b")
+    first.generation = 1
+
+    outcome = talk.do("regenerate", first, way="post", after=talk.tables.asked(first).sequence)
+
+    assert outcome.kind == "answered"
+    assert talk.found == []
+
+
+def test_it_may_not_wait_for_one_that_waits_for_nothing(talk, monkeypatch):
+    monkeypatch.setattr(exchange, "request_approvals", lambda memory, turn, asked: None)
+    question = Question("q9", "id-9", ("b",))
+    talk.chat.questions.append(question)
+
+    talk.do("ask", question, way="post")
+
+    assert "a question waits for its own calls alone: q9" in talk.found
+
+
 def test_a_question_is_not_rejected_with_the_results_of_its_answer(talk):
     question, _ = talk.asked("s"), talk.asked()
     [name] = talk.waiting()
@@ -144,6 +183,28 @@ def test_it_is_with_the_first_request_and_then_leaves_the_memory(talk, monkeypat
     talk.do("ask", question, way="post", errors={0: "ContextLengthError"})
 
     assert talk.found == ["a rejected question is no longer in the memory: early as post"]
+
+
+def test_it_is_in_the_memory_if_somebody_else_asks_it_once_more_at_the_same_time(talk):
+    question = Question("q9", "id-9")
+    talk.chat.questions.append(question)
+
+    talk.do_at_once(("ask", question, {"way": "post", "errors": {0: "ContextLengthError"}}), ("retry", question, {}))
+
+    assert talk.tables.asked(question).sequence in talk.tables.memory
+    assert talk.found == []
+
+
+def test_who_asks_what_another_stops_at_the_same_time_may_get_a_part_of_the_answer(talk, monkeypatch):
+    monkeypatch.setattr(
+        world, "perform", lambda act: Outcome("answered" if act.cut is None else "stopped", "[q9] This")
+    )
+    question, stopped = Question("q9", "id-9"), {"way": "post", "cut": 5, "stops": True}
+    talk.chat.questions.append(question)
+
+    talk.do_at_once(("ask", question, stopped), ("ask", question, {**stopped, "cut": None}))
+
+    assert talk.found == []
 
 
 def test_the_result_of_a_decided_call_is_not_known_to_an_edit_of_what_is_in_front_of_it_also_if_that_is_a_retry(talk):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.backends.signals import connection_created
@@ -26,11 +27,19 @@ from django.test import AsyncClient, Client
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat import model as models
+from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.answers.too_long import QuestionTooLongError
-from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Decision, NotPendingError, Resume
+from chatmemory_django.chat.approvals import (
+    ApprovalRequested,
+    ApprovalRequiredError,
+    Decision,
+    NotPendingError,
+    Output,
+    Resume,
+)
 from chatmemory_django.chat.approvals.continuing import THREAD
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
+from chatmemory_django.chat.model import CLIENT, ChatEvent, ChatModel, ChatRequest, ChatResponse, PartialText
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.runs.answers import BusyError
 from chatmemory_django.chat.tools import Tool, ToolError
@@ -133,6 +142,7 @@ class Act:
     cut: int | None = None
     """After how many events the reader closes the stream, leaves, or stops the answer."""
     stops: bool = False
+    """Whether it is stopped then, by this act or the same one at the same time."""
     kill: Kill | None = None
     after: int | None = None
     """The sequence of the question to regenerate."""
@@ -283,12 +293,18 @@ def grant(token: str) -> str:
     return act_on(token)
 
 
+def browse(token: str) -> str:
+    """Pay, in the browser of who asks."""
+    raise AssertionError(token)
+
+
 TOOLS = {
     "p": pay,
     "a": apay,
     "t": trip,
     "r": read,
     "f": Tool(refund, needs_approval=True),
+    "b": Tool(browse, runs_in="client"),
     "s": Tool(credit, needs_approval=True, approve_by=PERMISSION),
     "g": Tool(grant, needs_approval=True, approve_by=lambda token: PERMISSION if _position(token) % 2 else "owner"),
 }
@@ -430,7 +446,7 @@ def _asked_of_assistant(act: Act) -> Outcome:
     message: Any = None if act.after is not None else question.text
     options: dict[str, Any] = {"owner": User.objects.get(username="ann"), "persist": act.persist}
     if act.kind in {"decide", "trespass", "resume"} and not act.by_staff:
-        message = Resume(*(Decision(*each) for each in act.decisions))
+        message = Resume(*_given(act))
     elif act.after is not None:
         options["after"] = act.after
     else:
@@ -463,6 +479,36 @@ def _asked_of_assistant(act: Act) -> Outcome:
         return Outcome("forbidden")
     except Exception as exc:  # noqa: BLE001  # the judge knows which were to come
         return Outcome("error", f"{type(exc).__name__}: {exc}")
+
+
+def _given(act: Act) -> list[Decision | Output]:
+    """Return the decisions of *act*, and what the browser has for its own calls: each time something else."""
+    calls = _calls_of_client(pk__in=[name for name, _ in act.decisions])
+    given: list[Decision | Output] = []
+    for name, approved in act.decisions:
+        if name in calls:
+            given.append(Output(name, _put_out(calls[name][1]), not approved))
+        else:
+            given.append(Decision(name, approved))
+    return given
+
+
+def _put_out(call: ToolExecutionRequest) -> str:
+    """Run a call in the browser, and return its output."""
+    token = json.loads(call.arguments or "{}")["token"]
+    text = f"put {token} by {world.act.number if world.act else 0}"
+    world.note("output", token=token, text=text)
+    return text
+
+
+def _calls_of_client(**which: Any) -> dict[str, tuple[str | None, ToolExecutionRequest]]:
+    """Return the calls that the browser runs, by the ids of *which* approvals, each with the id of its answer."""
+    calls = {}
+    for each in ToolApproval.objects.filter(approve_by=CLIENT, **which).select_related("conversation"):
+        row = each.conversation.messages.get(sequence=each.sequence)
+        stored = StoredAnswer.before(each.conversation, each.sequence) if row.on_path else None
+        calls[str(each.pk)] = (stored and stored.id, row.chat_message.tool_execution_requests[each.position])
+    return calls
 
 
 async def _read(stream: AsyncGenerator[Any, None], act: Act) -> Outcome:
@@ -499,18 +545,28 @@ class _Page:
         message = {"id": question.client_id, "role": "user", "parts": [{"type": "text", "text": question.text}]}
         if self.act.kind in {"decide", "trespass", "resume", "staff"} and not self.act.by_staff:
             part = {"type": "tool-refund", "state": "approval-responded"}
-            parts = [{**part, "approval": {"id": name, "approved": approved}} for name, approved in self.act.decisions]
+            calls, answer = _calls_of_client(pk__in=[name for name, _ in self.act.decisions]), "answer"
+            parts: list[dict[str, Any]] = []
+            for name, approved in self.act.decisions:
+                if name not in calls:
+                    parts.append({**part, "approval": {"id": name, "approved": approved}})
+                    continue
+                of, call = calls[name]
+                answer = of or answer
+                state = {True: "output-available", False: "output-error"}[approved]
+                key = {True: "output", False: "errorText"}[approved]
+                parts.append({"type": "tool-x", "toolCallId": call.id, "state": state, key: _put_out(call)})
             parts = parts or [{**part, "state": "approval-requested", "approval": {"id": "any"}}]
-            return {**chat, "message": {"id": "answer", "role": "assistant", "parts": parts}}
+            return {**chat, "message": {"id": answer, "role": "assistant", "parts": parts}}
         if self.act.kind == "regenerate":
-            return {**chat, "trigger": "regenerate-message", "messageId": question.client_id, "messages": [message]}
-        return {**chat, "trigger": "submit-message", "messages": [message]}
+            return {**chat, "trigger": "regenerate-message", "messageId": question.client_id, "message": message}
+        return {**chat, "message": message}  # a list would be all that the page shows
 
     async def outcome(self) -> Outcome:
         user = await User.objects.aget(username="staff" if self.act.kind == "staff" else "ann")
         token, _ = await Token.objects.aget_or_create(user=user)
         self.headers = {"Authorization": f"Bearer {token.key}"}
-        response = await self._post("", self.body())
+        response = await self._post("", await sync_to_async(self.body)())
         if response.status_code != 200:
             text = response.content.decode()
             others = {409: _kind_of_conflict(text), 413: "refused", 403: "forbidden"}
@@ -551,19 +607,19 @@ class _Page:
                 if stays or self.act.cut is None or len(chunks) < self.act.cut or stopping is not None:
                     continue
                 if not self.act.stops:
-                    return self._of_chunks(chunks)._replace(kind="left")
+                    return (await self._of_chunks(chunks))._replace(kind="left")
                 stopping = asyncio.ensure_future(self._post(f"/{self.act.memory_id}/stop", {}))
         if stopping is not None:
             await stopping
-        return self._of_chunks(chunks)
+        return await self._of_chunks(chunks)
 
+    @sync_to_async
     def _of_chunks(self, chunks: list[dict[str, Any]]) -> Outcome:
         texts: dict[str, str] = {}
         for chunk in chunks:
             if chunk["type"] == "text-delta":
                 texts[chunk["id"]] = texts.get(chunk["id"], "") + chunk["delta"]
         kinds = {chunk["type"] for chunk in chunks}
-        asked = tuple(chunk["approvalId"] for chunk in chunks if chunk["type"] == "tool-approval-request")
         text = list(texts.values())[-1].rstrip() if texts else ""
         seen = tuple(str(chunk["output"]) for chunk in chunks if chunk["type"] == "tool-output-available")
         if "error" in kinds:
@@ -573,7 +629,18 @@ class _Page:
             return Outcome("stopped", text, seen=seen)
         if "finish" not in kinds:
             return Outcome("error", "The stream ended without a word.", seen=seen)
+        asked = tuple(self._asked(chunks))
         return Outcome("waits", asked=asked, seen=seen) if asked else Outcome("answered", text, seen=seen)
+
+    def _asked(self, chunks: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield the ids of what the answer waits for; in place of that of a call that does not wait, the call's own."""
+        yield from (chunk["approvalId"] for chunk in chunks if "approvalId" in chunk)
+        calls = _calls_of_client(conversation__memory_id=self.act.memory_id, state=ToolApproval.State.WAITING).items()
+        shown = {chunk.get("messageId", "") for chunk in chunks}
+        waiting = {call.id: name for name, (answer, call) in calls if answer in shown}
+        last = {chunk["toolCallId"]: chunk["type"] for chunk in chunks if "toolCallId" in chunk}
+        states = dict.fromkeys(waiting, "tool-input-available") | last  # the page may have had the call before
+        yield from (waiting.get(call, call) for call, state in states.items() if state == "tool-input-available")
 
 
 def _kind_of_conflict(text: str) -> str:

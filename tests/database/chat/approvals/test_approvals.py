@@ -37,6 +37,7 @@ from chatmemory_django.stores.base import BusyError, LeaseLostError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
+from tests.database.chat.approvals.stored import Stored
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,7 +47,7 @@ LOOK = ("c2", "look", "{}")
 DOWN = UnavailableError("The model's server cannot be reached.")
 
 
-class Site:
+class Site(Stored):
     """An assistant with a tool that needs an approval, and what it has paid."""
 
     def __init__(self, *answers, needs_approval=True, approve_by="owner", **options):
@@ -88,18 +89,6 @@ class Site:
         self.record(request)
         approving.claim(Conversation.objects.all(), self.memory_id)
         Conversation.objects.update(fence=F("fence") + 1)
-
-    @property
-    def conversation(self):
-        return Conversation.objects.get(memory_id=self.memory_id)
-
-    @property
-    def history(self):
-        return [row.chat_message for row in self.conversation.history().order_by("sequence")]
-
-    @property
-    def results(self):
-        return [each for each in self.history if isinstance(each, ToolExecutionResultMessage)]
 
     @property
     def pending(self):
@@ -965,6 +954,20 @@ class TestWhoApproves:
         assert shop.decide(request, owner=ann, by=clerk) == "It is paid."
         assert shop.model.sent[-1] == [AiMessage("Sunny."), UserMessage(DECIDED), shop.history[1], shop.results[0]]
         assert len(shop.history) == 6
+
+    @pytest.mark.parametrize("asks_again", [True, False])
+    def test_one_of_the_owner_that_was_denied_and_has_left_the_memory_then_was_not_run(self, ann, asks_again):
+        site = Site(calling(PAY), "Not paid.")
+        [request] = site.ask(owner=ann, client_message_id="q1")
+        site.record(request, approved=False, by=ann)
+        get_chat_memory(site.memory_id).evict(2)
+
+        message, options = ("Pay 5.", {"client_message_id": "q1"}) if asks_again else (Resume(about=[request.id]), {})
+        assert site.assistant.chat(site.memory_id, message, owner=ann, **options) == "Not paid."
+
+        assert [each.text for each in site.results] == [approving.DENIED]
+        assert site.model.sent[-1][-1].text == approving.DENIED
+        assert ToolApproval.objects.get().state == "ended"
 
     def test_it_does_not_once_the_memory_was_cleared(self, shop, ann, clerk):
         [request] = shop.ask(owner=ann)

@@ -172,26 +172,6 @@ class TestEnds:
         assert work.ends == 1
         assert "was given up" in caplog.text
 
-    @asynchronous
-    async def test_one_that_the_end_of_the_server_cuts_off_is_interrupted(self, chat):
-        """Servers cancel all tasks at the end."""
-        gate = asyncio.Event()
-        client = chat(ScriptedModel("one two", gate=gate))
-
-        async with under_way(client, "Count.") as asked:
-            while not await AnswerChunk.objects.aexists():
-                await asyncio.sleep(0.01)
-            [made] = answers()._made.values()
-            made._task.cancel()
-            found = await asked
-
-        assert found[-1] == INTERRUPTED
-        assert [run.state async for run in Run.objects.all()] == ["interrupted"]
-        assert (await AnswerChunk.objects.alast()).data.endswith("data: [DONE]\n\n")
-        gate.set()
-        assert text_of(await client.say("Again.")) == "one two "
-        assert await client.texts() == ["Count.", "Again.", "one two"]
-
 
 class TestRunsThatAreLost:
     @asynchronous
@@ -374,13 +354,13 @@ class TestOverload:
         """Keep all threads that use the database busy until the test ends this."""
         monkeypatch.setattr(overload, "BEGIN_SECONDS", 0.1)
         monkeypatch.setattr(overload._overload, "is_there", False)
-        may_go_on, are_busy = threading.Event(), threading.Barrier(threads.BACKGROUND_THREADS + 1)
+        may_go_on, are_busy = threading.Event(), threading.Barrier(threads.background().threads + 1)
 
         def wait() -> None:
             are_busy.wait(PATIENCE)
             may_go_on.wait(PATIENCE)
 
-        waiting = [threads._background().submit(wait) for _ in range(threads.BACKGROUND_THREADS)]
+        waiting = [threads.background().submit(wait) for _ in range(threads.background().threads)]
         are_busy.wait(PATIENCE)
         yield may_go_on
         may_go_on.set()
@@ -394,7 +374,7 @@ class TestOverload:
             for _ in range(3):
                 response = await client.post({"id": "c", "message": user("Hi.")})
                 assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
-                assert response.content == b"There are too many questions now; try again."
+                assert response.content == b"There are too many requests now; try again."
             busy.set()
             assert text_of(await client.say("Hi.")) == "Yes. "
             assert await client.texts() == ["Hi.", "Yes."]
@@ -404,6 +384,19 @@ class TestOverload:
         logged = [record for record in caplog.records if record.name == overload.logger.name]
         assert [record.levelno for record in logged] == [logging.WARNING] * 2
         assert Run.objects.count() == 1
+
+    def test_other_requests_are_refused_just_as_well(self, chat, busy):
+        @asynchronous
+        async def test() -> None:
+            client = chat("Yes.")
+            for response in (
+                await client.get("/c/messages"),
+                await client.get("/c/stream"),
+                await client.post({}, "/c/stop"),
+            ):
+                assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+
+        test()
 
     def test_an_answer_that_no_thread_takes_up_never_begins(self, ann, busy):
         begun = []
@@ -421,7 +414,7 @@ class TestOverload:
 
         test()
 
-        assert wait_until(lambda: threads._background()._work_queue.empty())
+        assert wait_until(lambda: threads.background()._executor._work_queue.empty())
         assert begun == []
         assert not Run.objects.exists()
 
@@ -439,8 +432,8 @@ class TestOverload:
 
             made = await answers().begin(Maker("c", str(ann.pk), uuid4().hex), Saying("Bye.", make), wait=0)
             may_go_on = threading.Event()
-            submit = threads._background().submit
-            waiting = [submit(may_go_on.wait, PATIENCE) for _ in range(2 * threads.BACKGROUND_THREADS)]
+            submit = threads.background().submit
+            waiting = [submit(may_go_on.wait, PATIENCE) for _ in range(2 * threads.background().threads)]
             lease = (await Run.objects.aget()).lease
             while (await Run.objects.aget()).lease == lease:
                 await asyncio.sleep(0.01)

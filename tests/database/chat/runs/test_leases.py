@@ -210,15 +210,16 @@ class TestOwners:
     def test_those_in_progress_are_counted(self, ann):
         bob = get_user_model().objects.create_user("bob")
         take("of bob", bob.pk)
-        counts = [leases.running("default", ann.pk)]
+        counts = [leases.running("default", ann.pk, 9)]
         one, other = take("one", ann.pk), take("other", ann.pk)
-        counts.append(leases.running("default", str(ann.pk)))
+        counts.append(leases.running("default", str(ann.pk), 9))
+        counts.append(leases.running("default", ann.pk, 1))  # no more than that is read
         leases.end(one, State.DONE)
-        counts.append(leases.running("default", ann.pk))
+        counts.append(leases.running("default", ann.pk, 9))
         let_die(other)
-        counts.append(leases.running("default", ann.pk))
+        counts.append(leases.running("default", ann.pk, 9))
 
-        assert counts == [0, 2, 1, 0]
+        assert counts == [0, 2, 1, 1, 0]
 
 
 class TestNewConversations:
@@ -339,7 +340,7 @@ class TestStopping:
         leases.stop("default", one.run)
         Conversation.objects.get(memory_id="gone").delete()
 
-        assert leases.stopping("default", [one.run, other.run, gone.run]) == {one.run: True, other.run: False}
+        assert leases.stopping("default", [one, other, gone]) == {one.run: True, other.run: False}
 
     def test_one_that_has_ended_is_not_stopped(self):
         memory_of("c").add(UserMessage("Hi."))

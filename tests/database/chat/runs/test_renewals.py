@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
 from django.db import connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.db.models import F
 
 from chatmemory_django.chat.models import Run
 from chatmemory_django.chat.runs import leases, renewals
@@ -121,7 +122,7 @@ def test_it_uses_no_pool_that_others_may_have_used_up():
 
 def test_it_goes_on_while_no_thread_is_free():
     may_go = threading.Event()
-    waiting = [threads._background().submit(may_go.wait, PATIENCE) for _ in range(threads.BACKGROUND_THREADS)]
+    waiting = [threads.background().submit(may_go.wait, PATIENCE) for _ in range(threads.background().threads)]
 
     assert is_renewed(take())
 
@@ -132,7 +133,7 @@ def test_it_goes_on_while_no_thread_is_free():
 @on_servers
 def test_it_goes_on_while_all_threads_wait_for_locked_conversations():
     """As in a bulk job, an import or a migration."""
-    names = [f"locked {number}" for number in range(threads.BACKGROUND_THREADS)]
+    names = [f"locked {number}" for number in range(threads.background().threads)]
     for name in names:
         take(name)
     Run.objects.all().delete()
@@ -142,7 +143,7 @@ def test_it_goes_on_while_all_threads_wait_for_locked_conversations():
         return threads._call(lambda: leases.take("default", name, None, uuid4()))
 
     with held("SELECT * FROM chatmemory_conversation WHERE memory_id LIKE %s FOR UPDATE", "locked%"):
-        asked = [threads._background().submit(ask, name) for name in names]
+        asked = [threads.background().submit(ask, name) for name in names]
         assert not any(each.done() for each in asked)
         assert is_renewed(going_on)
         assert not any(each.done() for each in asked)
@@ -169,8 +170,24 @@ def test_those_of_a_process_take_as_many_statements_as_one(django_assert_max_num
     taken = [take(f"c{number}") for number in range(20)]
     renewal("default").stop()
 
-    with django_assert_max_num_queries(4):  # BEGIN, SELECT, UPDATE, COMMIT
-        renewals.renew_leases("default", [each.run for each in taken])
+    runs = [each.run for each in taken]
+    for listened in ([], runs[:7], runs):
+        with django_assert_max_num_queries(4):  # BEGIN, SELECT, UPDATE, COMMIT
+            renewals.renew_leases("default", runs, listened)
+
+
+def test_the_same_statement_notes_who_is_listened_to():
+    runs = [take(f"c{number}").run for number in range(3)]
+    renewal("default").stop()
+    Run.objects.update(listened_at=F("listened_at") - timedelta(hours=1), lease=F("lease") - timedelta(hours=1))
+    before = {run.pk: run for run in Run.objects.all()}
+
+    renewals.renew_leases("default", runs[:2], runs[1:2])
+    renewals.note_listener("default", runs[2])
+
+    after = {run.pk: run for run in Run.objects.all()}
+    assert [after[run].lease > before[run].lease for run in runs] == [True, True, False]
+    assert [after[run].listened_at > before[run].listened_at for run in runs] == [False, True, True]
 
 
 def test_a_run_that_was_lost_is_not_renewed():
@@ -182,6 +199,16 @@ def test_a_run_that_was_lost_is_not_renewed():
     renewals.renew_leases("default", [taken.run, uuid4()])
 
     assert lease(taken) == before
+
+
+def test_a_renewal_that_was_under_way_leaves_one_that_was_handed_over_its_time():
+    taken = take()
+    leases.hand_over(taken, alive_for=3600)
+    waits_until = lease(taken)
+
+    renewals.renew_leases("default", [taken.run])
+
+    assert lease(taken) == waits_until
 
 
 def test_failures_are_logged_once_and_when_they_are_over(monkeypatch, caplog):

@@ -301,7 +301,7 @@ class TestErasing:
 
         assert case.streams.read(ended, 0) == case.streams.read(running, 0) == []
         assert not Run.objects.exists()
-        assert leases.stopping("default", [run.run]) == {}
+        assert leases.stopping("default", [run]) == {}
         case.streams.write({running: Piece(1, "late")})  # as its process may, until it finds out
         assert not case.streams.end(running, Piece(2, "late"), run, State.DONE)
         forget_ended(case.streams, "default", [case.memory_id])
@@ -342,7 +342,7 @@ class TestErasing:
             raise RuntimeError
 
         assert case.streams.read(made, 0) == ["still there"]
-        assert leases.stopping("default", [run.run]) == {run.run: False}
+        assert leases.stopping("default", [run]) == {run.run: False}
 
     @needs_redis
     def test_a_conversation_is_erased_even_if_the_streams_elsewhere_cannot_be(self, settings, caplog):
@@ -427,6 +427,22 @@ class TestLossesOfRedis:
         redis.Redis.from_url(REDIS).rpush(pieces_of(made), b"\xff")
 
         assert in_redis.streams.read(made, 0) == ["\ufffd"]
+
+    def test_tenants_with_the_same_memory_ids_are_apart(self, in_redis, monkeypatch):
+        """The engines of their packages keep the schema in the connection."""
+        one, other = maker(in_redis.memory_id), maker(in_redis.memory_id)
+
+        def at(schema: str) -> None:
+            monkeypatch.setattr(connection._connections["default"], "schema_name", schema, raising=False)
+
+        for schema, made in (("acme", one), ("globex", other)):
+            at(schema)
+            in_redis.streams.write({made: Piece(0, schema)})
+        in_redis.streams.forget([in_redis.memory_id])
+
+        assert in_redis.streams.read(other, 0) == in_redis.streams.read(one, 0) == []
+        at("acme")
+        assert in_redis.streams.read(one, 0) == ["acme"]
 
     def test_everything_expires(self, in_redis):
         made = maker(in_redis.memory_id)

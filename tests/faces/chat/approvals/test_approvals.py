@@ -31,6 +31,7 @@ from tests.faces.chat.http.test_http import (
     chat,
     chunks,
     no_throttle,
+    text_of,
     user,
 )
 from tests.faces.test_permissions import granted
@@ -83,6 +84,10 @@ async def send(client, message: dict, **others):
     return await client.post(body)
 
 
+def whole(messages: list[dict]) -> dict:
+    return {"id": MEMORY_ID, "messages": messages, "trigger": "submit-message"}
+
+
 def call_in(message: dict) -> dict:
     [part] = [part for part in message["parts"] if part["type"].startswith("tool-")]
     return part
@@ -105,6 +110,20 @@ class TestTheChat:
         assert call_in(answer) == {**part, "state": "approval-requested", "approval": {"id": str(approval.pk)}}
         assert "waitsForOthers" not in {**answer["metadata"], **sent[-1].get("messageMetadata", {})}
         assert paid == []
+
+    @asynchronous
+    async def test_a_page_that_sends_its_whole_list_approves_asks_and_edits_as_one_that_does_not(self, talk, paid):
+        client = talk(calling(PAY), "Done.", "Yes.", "Other.")
+        await client.ask()
+        question, answer = await client.messages(MEMORY_ID)
+
+        await chunks(await client.post(whole([question, response_to(answer)])))
+        shown = await client.messages(MEMORY_ID)
+        assert text_of(await chunks(await client.post(whole([*shown, user("Really?", "q2")])))) == "Yes. "
+        await chunks(await client.post(whole([user("Something else", "q3")])))
+
+        assert paid == [5]
+        assert await client.texts(MEMORY_ID) == ["Something else", "Other."]
 
     @asynchronous
     async def test_approved_it_runs_and_the_answer_goes_on_under_its_id(self, talk, paid):

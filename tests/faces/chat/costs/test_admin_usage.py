@@ -131,6 +131,20 @@ def test_it_reads_as_many_rows_as_it_shows(client, viewer, ann, django_assert_ma
     assert page.count("user 1") <= 20
 
 
+def test_labels_have_tables_of_their_own(client, viewer):
+    call(labels={"tenant": "acme", "feature": "onboarding"})
+    call(labels={"tenant": "<b>other"})
+    call()
+
+    page = shown(client)
+
+    assert (
+        page.index("By label: feature") < page.index("onboarding") < page.index("By label: tenant") < page.index("acme")
+    )
+    assert "&lt;b&gt;other" in page
+    assert page.count("Without this label") == 2
+
+
 def test_it_is_in_german(client, viewer, settings):
     settings.LANGUAGE_CODE = "de"
     call(purpose="title")

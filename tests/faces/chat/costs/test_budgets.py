@@ -7,8 +7,9 @@ import pytest
 from django.contrib.auth.models import User
 
 from chatmemory_django.access import AccessPolicy
-from chatmemory_django.chat.model import BrokenStreamError
-from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.model import BrokenStreamError, TokenUsage
+from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.models import Conversation
 from tests.asgi import run
 from tests.faces.chat.http.test_http import Chat, ann, bearer, no_throttle, user
@@ -60,6 +61,20 @@ def test_the_next_question_is_answered_in_the_next_period(ann, settings, spent):
 
     assert run(chat.say("Tea?"))[-1]["type"] == "finish"
     assert ModelCall.objects.filter(model="scripted", conversation__isnull=False, owner=ann).count() == 1
+
+
+@pytest.mark.parametrize("tokens", [-1, float("nan"), 0.5, 2**31, True])
+def test_what_a_call_reserves_gives_no_tokens_to_others(tokens):
+    with pytest.raises(ValueError, match="at least 0, not TokenUsage"):
+        Assistant(ScriptedModel("Yes"), reserves=TokenUsage(5, tokens))
+
+
+def test_an_answer_reserves_what_a_call_may_use_in_the_row_of_its_run(ann, settings):
+    settings.CHATMEMORY["BUDGET"] = {"TOKENS": 100_000, "PER": "day"}
+    chat = Chat(settings, bearer(ann), ScriptedModel("Yes"), reserves=TokenUsage(30, 12))
+
+    assert run(chat.say("Tea?"))[-1]["type"] == "finish"
+    assert Run.objects.values_list("state", "reserved", "reserved_cost").get() == ("done", 42, 0)
 
 
 def test_a_round_over_the_budget_ends_the_answer_with_an_error(ann, settings):

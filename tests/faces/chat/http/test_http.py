@@ -1,6 +1,8 @@
 """The chat over HTTP, as clients of the AI SDK use it, one request at a time."""
 
 import asyncio
+import base64
+import gc
 import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -13,6 +15,7 @@ from uuid import uuid4
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
+from django.core.asgi import get_asgi_application
 from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.template import Template
@@ -36,14 +39,14 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answers import INTERVAL, Answers, InterruptedAnswerError
+from chatmemory_django.chat.runs.answers import INTERVAL, Answers, InterruptedAnswerError, answers
 from chatmemory_django.chat.runs.leases import DEAD_AFTER
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.db.threads import all_afterwards
-from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, UserMessage
+from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
-from tests.asgi import run
+from tests.asgi import leave, run
 from tests.estimators import Words
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.quick import mostly_slow
@@ -51,6 +54,7 @@ from tests.quick import mostly_slow
 pytestmark = pytest.mark.django_db(transaction=True)
 
 URL = "/api/chat"
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 DOWN = UnavailableError("connection to api.example.org refused, key sk-123")
 
 
@@ -561,7 +565,7 @@ class TestErrors:
             (
                 {"id": "c", "messages": [user("Hi."), {"id": "a", "role": "assistant", "parts": []}]},
                 400,
-                "$.messages[1].role must be 'user': the tools of this chat run on the server.",
+                "$.messages[1].role must be 'user': no call of this answer has a decision or an output.",
             ),
             ({"id": "c", "messages": [user("x" * 200_000)]}, 400, "$.messages[0]"),
             ({"id": "c", "messages": [user("SECRET\0")]}, 400, "$.messages[0].parts[0]"),
@@ -616,6 +620,46 @@ class TestErrors:
         response = await client.get("")
 
         assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+
+
+class TestTextFiles:
+    """Models of all vendors read them, so they are texts to everything but the page."""
+
+    @asynchronous
+    async def test_the_model_reads_the_file_and_the_page_shows_it(self, chat):
+        client = chat("Cologne.")
+        data = base64.b64encode(b"city,C\nCologne,7\n").decode()
+        csv = {"type": "file", "mediaType": "text/csv", "filename": "t.csv", "url": f"data:text/csv;base64,{data}"}
+        picture = {"type": "file", "mediaType": "image/png", "url": f"data:image/png;base64,{PNG}"}
+        parts = [csv, picture, {"type": "text", "text": "Which is warmest?"}]
+
+        await chunks(await client.post({"id": "c", "message": {"id": "m1", "role": "user", "parts": parts}}))
+
+        [[asked]] = client.model.sent
+        assert [each.text for each in asked.contents if isinstance(each, TextContent)] == [
+            '<file name="t.csv">\ncity,C\nCologne,7\n\n</file>',
+            "Which is warmest?",
+        ]
+        shown = (await client.messages())[0]["parts"]
+        assert (shown[0], shown[2]) == (csv, parts[2])
+        # The page sends back what it is shown, as for an edit: the address of the picture is its file again.
+        await chunks(await client.post({"id": "c", "message": {"id": "m2", "role": "user", "parts": shown}}))
+        assert client.model.sent[-1][-1].contents == asked.contents
+        conversation = await Conversation.objects.aget()
+        assert conversation.title == "Which is warmest?"
+
+    @pytest.mark.parametrize("content", ["K\xf6ln".encode("latin-1"), b"x" * 100_000])
+    @asynchronous
+    async def test_another_encoding_or_too_much_text_is_refused(self, content, chat):
+        client = chat("Yes.")
+        url = f"data:text/plain;base64,{base64.b64encode(content).decode()}"
+        message = {"role": "user", "parts": [{"type": "file", "mediaType": "text/plain", "url": url}]}
+
+        refused = await client.post({"id": "c", "message": message})
+
+        assert refused.status_code == 400
+        assert b"UTF-8" in refused.content or b"at most 100000 are allowed" in refused.content
+        assert not await Conversation.objects.aexists()
 
 
 class TestAccess:
@@ -886,3 +930,24 @@ class TestStreams:
 
         assert response.status_code == 204
         assert (await client.get(f"/{chat_id}/stream")).status_code == 204
+
+
+def test_a_client_that_goes_while_it_is_sent_a_piece_does_not_listen_any_more(chat, ann):
+    """Django stops reading then, and closes no asynchronous generator."""
+    body, headers = json.dumps({"id": "c", "messages": [user("Hi")]}).encode(), bearer(ann)
+    model = ScriptedModel("One two")
+    chat(model)
+
+    async def left() -> list[int]:
+        model.gate = asyncio.Event()
+        await leave(get_asgi_application(), URL, headers, body)
+        await all_afterwards()
+        listeners = [each.listeners for each in answers()._made.values()]
+        model.gate.set()
+        return listeners
+
+    gc.disable()  # as that would let it go, at some time
+    try:
+        assert run(left()) == [0]
+    finally:
+        gc.enable()

@@ -304,7 +304,9 @@ class TestCharacters:
             way=stream,
         )
 
-        assert events[-1].ai_message == AiMessage("Hello 😀!", "H😀", [ToolExecutionRequest("a", "clock", '"😀"')])
+        answer = events[-1].ai_message
+        assert (answer.text, answer.thinking) == ("Hello 😀!", "H😀")
+        assert answer.tool_execution_requests == (ToolExecutionRequest("a", "clock", '"😀"'),)
         assert events[:-1] == [
             PartialThinking("H"),
             PartialThinking("😀"),

@@ -2,12 +2,15 @@
 
 import asyncio
 import base64
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from chatmemory_django.chat import outgoing
+from chatmemory_django.chat.admin import CHANGES
 from chatmemory_django.chat.approvals import Decision, Resume
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.recording import RecordedChatModel
@@ -34,9 +37,9 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.asgi import run
+from tests.faces.admin.admin_site import EVERYTHING, MESSAGE_WINDOW, page, shown, staff
 from tests.faces.chat.http.test_http import Chat, ann, asynchronous, bob, chat  # noqa: F401  # fixtures
 from tests.faces.chat.outgoing.vendors import VENDORS, broken, calls_of
 from tests.faces.chat.scripted import ScriptedModel, calling
@@ -109,12 +112,10 @@ class TestEveryWay:
         asked(bot, "And now?", way)
 
 
-@pytest.mark.parametrize("store", [DjangoChatMemoryStore, InMemoryChatMemoryStore])
-def test_what_is_sent_for_a_call_stays_the_same_until_it_leaves_the_window(store):
-    stored = store()
+def test_what_is_sent_for_a_call_stays_the_same_until_it_leaves_the_window():
     model = Model(MISTRAL, calling(("functions.look:0", "look", "{}")), "Nothing.", *["Yes."] * 5)
     memory = partial(MessageWindowChatMemory, max_messages=7)
-    bot = Assistant(model, tools=[look], memory=memory, memory_options={"store": stored}, system_message="Be brief.")
+    bot = Assistant(model, tools=[look], memory=memory, system_message="Be brief.")
     bot.chat_memory("c").add(UserMessage("Hi."), AiMessage("Hi."))
 
     for text in ("Look!", "1", "2", "3"):
@@ -216,8 +217,56 @@ class TestExplain:
         assert [each.changes for each in Assistant(Model(OPENAI, "Yes.")).explain("c")] == [()] * 4
         assert [each.changes for each in memory.explain()] == [()] * 4
 
+    def test_a_file_in_a_storage_is_none_of_them(self, settings):
+        settings.CHATMEMORY = {"MEDIA_STORAGE": "media", "MEDIA_MIN_BYTES": 1}
+        settings.STORAGES = {**settings.STORAGES, "media": {"BACKEND": "django.core.files.storage.InMemoryStorage"}}
+        model = Model(replace(OPENAI, audio_types=frozenset({"audio/wav"})), "Yes.")
+        bot = Assistant(model)
+        sound = AudioContent(Audio(base64_data=base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()))
+        bot.chat("c", UserMessage([TextContent("Look!"), PICTURE, sound]))
+
+        assert [each.changes for each in bot.explain("c")] == [(), ()]
+        assert model.sent[0][0].contents[1] == PICTURE
+
     def test_a_recorded_model_has_the_rules_of_its_model(self):
         assert RecordedChatModel(Model(MISTRAL), "title").rules is MISTRAL
+
+
+class TestAdmin:
+    """The page of a conversation shows the same, for the site's assistant."""
+
+    @pytest.fixture
+    def page_of(self, client, settings):
+        client.force_login(staff(*EVERYTHING))
+        memory = MessageWindowChatMemory(id="c", max_messages=10, store=DjangoChatMemoryStore())
+        memory.add(UserMessage("Look!"), calling(("call_1", "look", "{")))
+        memory.add(ToolExecutionResultMessage("call_1", "look", "Nothing."), AiMessage("There is nothing."))
+
+        def shown_with(assistant: Any) -> str:
+            settings.CHATMEMORY = {**settings.CHATMEMORY, **MESSAGE_WINDOW, "CHAT": {"ASSISTANT": assistant}}
+            return shown(client, Conversation.objects.get())
+
+        return shown_with
+
+    def test_it_names_what_is_changed_for_the_vendor_of_the_sites_assistant(self, page_of, client):
+        html = page_of(Assistant(Model(MISTRAL, "Yes.")))
+
+        words = "Its call has another id. The arguments of a call are put into a JSON object."
+        assert re.findall(r'title="([^"]+)">made fit for the model<', html) == [words, "Its call has another id."]
+        assert "in the memory<" not in html  # where all are
+        alone = client.get(page("message", Conversation.objects.get().pk, 2)).content.decode()
+        assert f"This message is sent to the model. {words}</p>" in alone
+
+    @pytest.mark.parametrize(
+        "assistant",
+        [None, Assistant(Model(OPENAI, "Yes.")), Assistant(ScriptedModel("Yes.")), lambda request: 1, "no.such.module"],
+    )
+    def test_it_names_nothing_where_nothing_is_changed_or_the_vendor_is_not_known(self, page_of, assistant):
+        assert "made fit for the model" not in page_of(assistant)
+
+    def test_it_has_words_for_each_change(self):
+        assert {*CHANGES} == {*Change}
+        assert len({str(words) for words in CHANGES.values()}) == len(Change)
 
 
 class TestThinking:
@@ -256,6 +305,22 @@ class TestThinking:
 
         assert [block["type"] for block in sent] == ["thinking", "tool_use"]
         assert sent[0]["signature"] == SIGNATURE
+
+    def test_reasoning_of_another_server_does_not_go_to_deepseek_and_its_own_does(self, server: ModelServer):
+        memory = partial(MessageWindowChatMemory, max_messages=40)
+        for name in ("qwen3:8b", "deepseek-reasoner", "deepseek-reasoner"):
+            call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            server.replies.clear()
+            server.answer({"reasoning_content": f"{name} thinks.", "tool_calls": [call]}, "tool_calls")
+            server.answer({"content": "Noon."})
+            model = OpenAiChatModel(name, base_url=server.url, api_key="key", max_retries=0)
+            Assistant(model, tools=[look], memory=memory).chat("c", "Look!")
+
+        found = [
+            each["reasoning_content"] for each in server.requests[-1].body["messages"] if "reasoning_content" in each
+        ]
+        assert found == [outgoing.fitting.REASONING, "deepseek-reasoner thinks.", "deepseek-reasoner thinks."]
+        assert not any("reasoning_content" in each for each in server.requests[1].body["messages"])
 
 
 class TestErrors:

@@ -1,6 +1,7 @@
 """Each row of the table of what vendors accept."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from chatmemory_django.chat.outgoing import (
     for_vendor,
     rules_of,
 )
-from chatmemory_django.chat.outgoing.fitting import BEGINNING, GO_ON, NO_ANSWER, REASONING
+from chatmemory_django.chat.outgoing.fitting import BEGINNING, GO_ON, NO_ANSWER, REASONING, named, reasoning_of
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.core.tool_calls import UNKNOWN
 from chatmemory_django.messages import (
@@ -243,15 +244,18 @@ class TestIds:
         assert made.changes == (Changed(2, Change.CALL_ID), Changed(4, Change.CALL_ID))
 
     @all_but()
-    def test_ids_are_unique_and_the_last_call_keeps_its_own(self, rules):
-        rounds = [calling(call()), result(), calling(call()), result()]
+    def test_ids_are_unique_and_the_first_call_keeps_its_own(self, rules):
+        rounds = [calling(call()), result(), calling(call()), result(), calling(call(), call()), result(), result()]
 
         made = fit(rules, Q, *rounds)
 
-        first, second = (each.tool_execution_requests[0].id for each in made.messages if isinstance(each, AiMessage))
-        assert second == "abcdefghi" != first
-        assert made.messages[2].id == first
-        assert for_vendor(list(enumerate([NOW, *rounds[2:]], start=3)), rules).messages[1:] == made.messages[3:]
+        first, *others = (
+            each.id for message in made.messages for each in getattr(message, "tool_execution_requests", ())
+        )
+        assert first == "abcdefghi"
+        assert len({first, *others}) == 4
+        assert [each.id for each in made.messages if isinstance(each, ToolExecutionResultMessage)] == [first, *others]
+        assert fit(rules, Q, *rounds[:4]).messages == made.messages[:5]  # also before the later ones have come
 
 
 class TestNames:
@@ -389,18 +393,38 @@ class TestThinking:
 
         assert [each.get("reasoning_content") for each in sent] == [None, "I add.", None, None, None, REASONING, None]
 
+    def test_reasoning_content_goes_back_to_who_has_thought_it(self):
+        thought = AiMessage(None, "I add.", [call()])
+
+        for vendor, others in (DEEPSEEK, MOONSHOT), (MOONSHOT, DEEPSEEK), (replace(OPEN_MODEL, vendor="a"), DEEPSEEK):
+            assert reasoning_of(named(thought, vendor), vendor) == "I add."
+            assert reasoning_of(named(thought, vendor), others) == REASONING
+        assert named(AiMessage("2.", "I add."), DEEPSEEK).attributes == {}
+
+    def test_calls_of_the_vendors_own_tools_go_back_without_a_text(self):
+        parts = [{"part_kind": "builtin-tool-call", "tool_name": "web_search", "tool_call_id": "1"}]
+        searched = AiMessage(None, None, (), {VENDOR_ATTRIBUTE: {"provider_name": "google-gla", "parts": parts}})
+
+        def sent(rules: Rules) -> bool:
+            return searched in fit(rules, Q, searched, NOW).messages
+
+        assert sent(replace(GEMINI, vendor="google"))
+        assert not sent(replace(ANTHROPIC, vendor="anthropic"))
+        assert not sent(replace(GEMINI, vendor="google", returns_responses=False))
+        assert fit(replace(ANTHROPIC, vendor="anthropic"), Q, searched, NOW).changes == (Changed(2, Change.LEFT_OUT),)
+
     @all_but("DeepSeek", "Moonshot")
     def test_others_are_sent_none(self, rules):
         assert "reasoning_content" not in to_messages([Q, AiMessage(None, "I add.", [call()]), result()], rules)[1]
 
     @those("responses", "strictest")
-    def test_what_a_vendor_sent_goes_back_once_and_with_the_last_of_equal_answers(self, rules):
+    def test_what_a_vendor_sent_goes_back_once_and_with_the_first_of_equal_answers(self, rules):
         signed = AiMessage("2.", "Hm.", (), {VENDOR_ATTRIBUTE: {"provider_response_id": "resp_1"}, "own": 1})
 
         made = fit(rules, Q, signed, Q, signed, NOW)
 
-        assert made.messages == [Q, AiMessage("2.", "Hm.", (), {"own": 1}), Q, signed, NOW]
-        assert made.changes == (Changed(2, Change.THINKING),)
+        assert made.messages == [Q, signed, Q, AiMessage("2.", "Hm.", (), {"own": 1}), NOW]
+        assert made.changes == (Changed(4, Change.THINKING),)
 
     @those("OpenAI", "Anthropic", "Gemini", "Bedrock")
     def test_it_may_go_back_twice(self, rules):
@@ -500,6 +524,18 @@ class TestFiles:
         assert sent["content"].endswith(" left out]")
         with pytest.raises(InvalidRequestError):
             to_messages([UserMessage([content])])
+
+    @all_but("DeepSeek", "Moonshot", "open", "strictest")
+    def test_an_image_of_a_type_that_the_model_does_not_take_becomes_a_note(self, rules):
+        tiff = ImageContent(Image(base64_data="QUJD", mime_type="image/tiff"))
+
+        made = fit(rules, UserMessage([TextContent("?"), tiff, PNG]), A, NOW)
+
+        assert made.messages[0].contents == (
+            TextContent("?"),
+            TextContent("[image (image/tiff, 3 bytes) left out]"),
+            PNG,
+        )
 
     def test_an_image_without_a_type_is_given_the_one_that_its_bytes_show(self):
         [sent] = to_messages(fit(OPENAI, UserMessage([ImageContent(Image(base64_data="iVBORw0KGgo="))])).messages)

@@ -10,10 +10,10 @@ from django.contrib.auth import get_user_model
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.models import AnswerChunk, Run
-from chatmemory_django.chat.runs.answer import Answer, Locale, Work
+from chatmemory_django.chat.runs.answer import Answer
 from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece
-from chatmemory_django.db.threads import BACKGROUND_THREADS, in_background, in_thread
+from chatmemory_django.db.threads import background, in_background, in_thread
 from chatmemory_django.models import Conversation
 from tests.asgi import run
 from tests.faces.chat.scripted import Saying, ScriptedModel
@@ -43,8 +43,8 @@ class HeldStreams(DatabaseStreams):
 class Impatient(Answers):
     """Answers that are stopped as soon as they begin."""
 
-    async def _begin(self, maker: Maker, work: Work, locale: Locale) -> Answer | float:
-        begun = await super()._begin(maker, work, locale)
+    async def _begin(self, *args) -> Answer | float:
+        begun = await super()._begin(*args)
         assert isinstance(begun, Answer)
         begun.stop()
         return begun
@@ -94,7 +94,7 @@ def test_an_answer_stopped_before_its_task_starts_ends(maker):
 def test_an_answer_stopped_after_its_end_but_before_it_is_stored_is_stored():
     assistant = Assistant(ScriptedModel("Hello!"))
     is_whole, may_go_on = asyncio.Event(), threading.Event()
-    are_busy = threading.Barrier(BACKGROUND_THREADS + 1)
+    are_busy = threading.Barrier(background().threads + 1)
 
     def keep_busy() -> None:
         are_busy.wait(PATIENCE)
@@ -104,7 +104,7 @@ def test_an_answer_stopped_after_its_end_but_before_it_is_stored_is_stored():
         with in_background():
             async for event in assistant.astream("c", "Hi.", persist="early"):
                 if isinstance(event, ChatResponse):
-                    busy.extend(asyncio.create_task(in_thread(keep_busy)) for _ in range(BACKGROUND_THREADS))
+                    busy.extend(asyncio.create_task(in_thread(keep_busy)) for _ in range(background().threads))
                     await asyncio.to_thread(are_busy.wait, PATIENCE)
                     is_whole.set()
 

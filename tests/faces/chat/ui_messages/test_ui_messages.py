@@ -34,13 +34,20 @@ PRIVATE = "my PIN is 4711"
 UNKNOWN = "The outcome of this call is unknown."
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 PNG_URL = f"data:image/png;base64,{PNG}"
-MEDIA_TYPES = st.sampled_from(["image/png", "image", "audio/wav", "application/pdf"])
+MEDIA_TYPES = st.sampled_from(["image/png", "image", "audio/wav", "application/pdf", "text/csv"])
 URLS = st.one_of(
     st.sampled_from([PNG_URL, "http://x.org/a"]),
     texts().map("http://{}".format),
     st.binary().map(lambda content: f"data:image/png;base64,{base64.b64encode(content).decode()}"),
+    st.one_of(st.binary(), st.text().map(str.encode)).map(lambda content: csv_url(content)),
     texts(),
 )
+
+
+def csv_url(content, parameter=""):
+    return f"data:text/csv{parameter};base64,{base64.b64encode(content).decode()}"
+
+
 MP3 = base64.b64encode(b"ID3").decode()
 
 
@@ -334,6 +341,39 @@ class TestMessagesFromAPage:
 
         assert image.detail_level is level
 
+    @pytest.mark.parametrize("media_type", ["text/plain", "text/csv", "text/markdown", "application/json"])
+    def test_a_text_file_is_a_text_with_its_name_and_comes_back_as_a_file(self, media_type):
+        sent = file(media_type, csv_url("\ufeffcity;°C\r\nKöln;7\n".encode()), filename='a "b"\n.csv')
+        message = ui_message(sent, text("Which is warmer?"), {"type": "data-x", "data": 1})
+
+        read = from_ui_message(message)
+
+        assert read.contents == (
+            TextContent("<file name='a \"b\"&#10;.csv'>\n\ufeffcity;°C\r\nKöln;7\n\n</file>"),
+            TextContent("Which is warmer?"),
+        )
+        assert "K" not in json.dumps(read.attributes)  # its text is stored once
+        assert back(message) == message
+
+    def test_text_files_count_as_texts(self):
+        named = file("text/plain", csv_url(b"x" * 80, ";charset=utf-8"))
+        assert back(ui_message(named)) == ui_message(named)  # alone, and without a name
+
+        with pytest.raises(ValueError, match=r"^\$.parts: the texts have 190 characters; at most 150 are allowed\.$"):
+            from_ui_message(ui_message(named, named), max_text_length=150)
+
+    def test_a_text_file_that_was_replaced_is_shown_whole(self):
+        read = from_ui_message(ui_message(file("text/csv", csv_url(b"1;2"), filename="a.csv")))
+        other = UserMessage([TextContent("Nothing.")], attributes=read.attributes)
+
+        assert parts_of(other) == [file("text/csv", csv_url(b"Nothing."), filename="a.csv")]
+
+    @pytest.mark.parametrize("url", ["javascript:alert(1)//", "data:text/html;base64,", "https://x.org/?", None, 5])
+    def test_the_url_of_a_text_file_is_never_another_one(self, url):
+        stored = UserMessage([TextContent("x")], attributes={"ui": {"parts": [file("text/csv", url)]}})
+
+        assert parts_of(stored) == [text("x")]
+
     def test_other_parts_are_stored_separately_and_restored_in_place(self):
         message = ui_message(
             {"type": "data-place", "id": "p", "data": {"lat": 1.5, "list": [None, True, "x"]}},
@@ -429,7 +469,15 @@ class TestMessagesFromAPage:
             (ui_message({"type": "file", "mediaType": "image/png"}), "$.parts[0].url"),
             (ui_message(file("")), "$.parts[0].mediaType"),
             (ui_message(file("text/html", f"data:text/html;base64,{PNG}")), "$.parts[0].mediaType"),
-            (ui_message(file("text/plain", f"data:text/plain;base64,{PNG}")), "$.parts[0].mediaType"),
+            (ui_message(file("text/plain", f"data:text/plain;base64,{PNG}")), "$.parts[0].url"),
+            (ui_message(file("text/plain", csv_url(f"{PRIVATE}ä".encode("latin-1")))), "$.parts[0].url"),
+            (ui_message(file("text/plain", csv_url(PRIVATE.encode("utf-16")))), "$.parts[0].url"),
+            (ui_message(file("text/plain", csv_url(f"{PRIVATE}\0".encode()))), "$.parts[0].url"),
+            (ui_message(file("text/plain", csv_url(b""))), "$.parts[0].url"),
+            (ui_message(file("text/plain", "data:text/plain;base64,QR==")), "$.parts[0].url"),
+            (ui_message(file("text/plain", PNG_URL)), "$.parts[0].url"),
+            (ui_message(file("text/plain", "https://x.org/a.txt")), "$.parts[0].url"),
+            (ui_message(file("image/png", csv_url(PRIVATE.encode()))), "$.parts[0].url"),
             (ui_message(file("image/png\n")), "$.parts[0].mediaType"),
             (ui_message(file("image/" + "x" * 101)), "$.parts[0].mediaType"),
             (ui_message(file("application/octet-stream")), "$.parts[0].mediaType"),
@@ -510,6 +558,7 @@ class TestMessagesFromAPage:
                                 optional={
                                     "mediaType": st.one_of(MEDIA_TYPES, texts()),
                                     "url": URLS,
+                                    "filename": st.one_of(texts(), json_values()),
                                     "data": json_values(),
                                 },
                             ),

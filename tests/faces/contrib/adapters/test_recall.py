@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import OperationalError
 
-from chatmemory_django.encryption.ciphers import cipher
+from chatmemory_django.contrib.encryption.ciphers import installed
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.provider import get_chat_memory
@@ -34,7 +34,7 @@ def shown(text: str) -> object:
     return [(each.get("conversation"), each["quotation"]) for each in json.loads(text)["messages"]]
 
 
-FOUND = ENCRYPTED if cipher() else [("old", "I eat no hazelnuts")]
+FOUND = ENCRYPTED if installed() else [("old", "I eat no hazelnuts")]
 CALLS = [
     ("search_conversations", {"query": "hazelnuts"}),
     ("read_conversation", {"conversation": "old", "around": 1}),

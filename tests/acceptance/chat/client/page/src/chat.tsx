@@ -4,26 +4,29 @@ import { DefaultChatTransport, getToolName, isToolUIPart, type FileUIPart, type 
 import { useEffect, useRef, useState } from 'react';
 import { headers } from './headers';
 
-type Metadata = {
-  createdAt?: string;
-  model?: string;
-  finishReason?: string;
-  usage?: { inputTokens?: number; outputTokens?: number; totalTokens?: number };
-  partial?: boolean;
-};
+type Usage = { inputTokens?: number; outputTokens?: number; totalTokens?: number };
+type Metadata = { createdAt?: string; model?: string; finishReason?: string; usage?: Usage; partial?: boolean };
 type Message = UIMessage<Metadata>;
-
 type Props = { id: string; initialMessages: UIMessage[]; sendsLast: boolean };
 
 // Version 5 has no approvals.
 const { lastAssistantMessageIsCompleteWithApprovalResponses: areAllDecided } = ai as any;
 
+// What runs in this page, by the names that the server has declared. The model reads what it returns or throws.
+const tools: { [name: string]: (input: any) => Promise<unknown> } = {
+  get_time_zone: async () => Intl.DateTimeFormat().resolvedOptions().timeZone,
+};
+const waiting = (messages: UIMessage[]) =>
+  (messages.at(-1)?.parts ?? []).filter(isToolUIPart).filter((part) => part.state === 'input-available');
+
 export function Chat({ id, initialMessages, sendsLast }: Props) {
+  const left = useRef(waiting(initialMessages));
   const chat = useChat<Message>({
     id,
-    sendAutomaticallyWhen: areAllDecided,
+    sendAutomaticallyWhen: (all) => ai.lastAssistantMessageIsCompleteWithToolCalls(all) || !!areAllDecided?.(all),
+    onToolCall: ({ toolCall }) => void run(toolCall.toolName, toolCall.toolCallId, toolCall.input),
     messages: initialMessages as Message[],
-    resume: true,
+    resume: !left.current.length, // an answer that waits is not in progress
     transport: new DefaultChatTransport({
       api: '/api/chat',
       headers,
@@ -36,6 +39,12 @@ export function Chat({ id, initialMessages, sendsLast }: Props) {
   });
   const { messages, sendMessage, regenerate, stop, status, error } = chat;
   const decide: Decide = (id, approved, reason) => (chat as any).addToolApprovalResponse({ id, approved, reason });
+  const run = (tool: string, toolCallId: string, input: unknown) =>
+    tools[tool]?.(input).then( // others run on the server
+      (output) => chat.addToolOutput({ tool, toolCallId, output: output as never }),
+      (error) => chat.addToolOutput({ tool, toolCallId, state: 'output-error', errorText: String(error) }),
+    );
+  useEffect(() => left.current.splice(0).forEach((part) => run(getToolName(part), part.toolCallId, part.input)), []);
   const [input, setInput] = useState('');
   const [editing, setEditing] = useState<string>();
   const files = useRef<HTMLInputElement>(null);
@@ -131,9 +140,12 @@ function File({ part }: { part: FileUIPart }) {
       .then((response) => response.blob())
       .then((blob) => setContent(URL.createObjectURL(blob)));
   }, [isStored, part.url]);
-  return <img src={isStored ? content : part.url} alt={part.filename} />;
+  if (part.mediaType.startsWith('image/')) return <img src={isStored ? content : part.url} alt={part.filename} />;
+  return (
+    <a href={isStored ? content : part.url} download={part.filename}>
+      {part.filename ?? part.mediaType}
+    </a>
+  );
 }
 
-function textOf(message: Message) {
-  return message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('');
-}
+const textOf = (message: Message) => message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('');

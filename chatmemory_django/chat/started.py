@@ -1,0 +1,177 @@
+"""Answers that are generated in the background: awaited, watched and stopped in any process, by the id of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from uuid import UUID
+
+from django.db import router
+
+from chatmemory_django.chat.answers.stored import StoredAnswer, following, is_text
+from chatmemory_django.chat.answers.ui_stream import error_in
+from chatmemory_django.chat.approvals import ApprovalRequiredError
+from chatmemory_django.chat.conf import chat_settings
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answers import INTERVAL, LISTEN, InterruptedAnswerError
+from chatmemory_django.chat.runs.leases import Progress, State
+from chatmemory_django.chat.runs.streams import Maker, decoded, streams
+from chatmemory_django.chat.runs.tables import Run
+from chatmemory_django.db.contexts import current
+from chatmemory_django.db.threads import in_thread
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations.whole import messages_of
+from chatmemory_django.stores.base import ConversationErasedError
+
+
+class AnswerFailedError(RuntimeError):
+    """An answer that was generated in the background has failed; the text is what users are shown of it."""
+
+
+class StartedRun:
+    """
+    The run of an answer that is generated in the background, in whichever process; *id* is enough to find it again.
+
+    It is in the database *using*, by default that of conversations. None of its methods needs the process that has
+    started it.
+    """
+
+    def __init__(self, id: UUID | str, *, using: str | None = None) -> None:
+        self.id = id if isinstance(id, UUID) else UUID(id)
+        self._using = using or router.db_for_write(Conversation)
+        self._noted_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"StartedRun({str(self.id)!r})"
+
+    @property
+    def state(self) -> State:
+        """How far it is now; reading it reads the database."""
+        return State(self._run().state)
+
+    def result(self, timeout: float | None = None) -> str:
+        """
+        Wait for the end of the answer, and return its text, also if it has gone on since it waited for a decision.
+
+        Raises:
+            TimeoutError: It has not ended after *timeout* seconds; it goes on.
+            AnswerFailedError: It has failed.
+            ApprovalRequiredError: It waits for the approval of calls, or for their outputs.
+            InterruptedAnswerError: It was stopped, or its process is dead, and no other one goes on with it.
+            ConversationErasedError: The conversation was erased, or the run was deleted, long after its end.
+
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._has_ended():
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"The answer has not ended after {timeout} seconds.")
+            time.sleep(INTERVAL)
+        return self._result()
+
+    async def aresult(self, timeout: float | None = None) -> str:
+        """See ``result``."""
+        async with asyncio.timeout(timeout):
+            while not await in_thread(self._has_ended):
+                await asyncio.sleep(INTERVAL)
+        return await in_thread(self._result)
+
+    def stream(self) -> Generator[str, None, None]:
+        """
+        Yield the events of the answer from its beginning to its end, in the AI SDK's UI message stream.
+
+        They are kept until a minute after the end. Without an end, this raises ``InterruptedAnswerError``.
+        """
+        maker, position, is_last = self._maker(), 0, False
+        while not is_last:
+            pieces, is_last = self._pieces(maker, position)
+            position += len(pieces)
+            yield from pieces
+            if not is_last:
+                time.sleep(INTERVAL)
+
+    async def astream(self) -> AsyncGenerator[str, None]:
+        """See ``stream``."""
+        maker, position, is_last = await in_thread(self._maker), 0, False
+        while not is_last:
+            pieces, is_last = await in_thread(self._pieces, maker, position)
+            position += len(pieces)
+            for piece in pieces:
+                yield piece
+            if not is_last:
+                await asyncio.sleep(INTERVAL)
+
+    def stop(self) -> None:
+        """Have the answer stopped, in whichever process, without waiting for it; what has arrived of it is stored."""
+        if not leases.withdraw(self._using, self.id):
+            leases.stop(self._using, self.id)
+
+    async def astop(self) -> None:
+        """See ``stop``."""
+        await in_thread(self.stop)
+
+    def _run(self) -> Run:
+        found = Run.objects.using(self._using).select_related("conversation").filter(pk=self.id).first()
+        if found is None:
+            gone = f"There is no run {self.id}: its conversation was erased, or it ended long ago."
+            raise ConversationErasedError(gone)
+        return found
+
+    def _maker(self) -> Maker:
+        conversation = self._run().conversation
+        owner = "" if conversation.owner_id is None else str(conversation.owner_id)
+        return Maker(conversation.memory_id, owner, self.id.hex, current.get())
+
+    def _pieces(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
+        """Return the stream from *position* on, and whether it has ended."""
+        progress = self._progress()  # first, to miss no last piece: who ends a run has written it
+        pieces = decoded(maker, streams().read(maker, position), position)
+        if progress is Progress.LOST and not pieces:
+            raise InterruptedAnswerError("The process that generated the answer is gone.")
+        return pieces, progress is Progress.ENDED
+
+    def _has_ended(self) -> bool:
+        return self._progress() is not Progress.RUNS
+
+    def _progress(self) -> Progress:
+        """
+        Return how far it is; what nobody works on runs, if that is for workers to do, and is lost if not.
+
+        Who waits for it listens: another question does not stop it then.
+        """
+        progress = leases.progress(self._using, self.id)
+        if progress in {Progress.RUNS, Progress.LEFT} and time.monotonic() - self._noted_at >= LISTEN:
+            self._noted_at = time.monotonic()
+            leases.note_listener(self._using, self.id)
+        if progress is not Progress.LEFT:
+            return progress
+        return Progress.RUNS if chat_settings().has_workers else Progress.LOST
+
+    def _result(self) -> str:
+        run = self._run()
+        if run.state == State.FAILED:
+            raise AnswerFailedError(self._error())
+        answer = self._answer(run)
+        if run.state == State.WAITING and answer is not None and answer.pending:
+            raise ApprovalRequiredError(answer.pending)
+        has_gone_on = run.state == State.WAITING and answer is not None and answer.has_ended
+        if run.state != State.DONE and not has_gone_on:
+            raise InterruptedAnswerError(f"The answer has no end: its run is {run.state}.")
+        return "" if answer is None else self._text(answer)
+
+    def _text(self, answer: StoredAnswer) -> str:
+        """Return the last text of *answer*: others may have added messages since the question."""
+        texts = [row for row in following(answer.conversation, answer.question) if is_text(row)]
+        own = [row for row in texts if row.client_message_id == self.id.hex]
+        if not own and answer.has_ended:
+            own = [row for row in answer.rows if is_text(row)]
+        return next((row.text or "" for row in [*own[-1:], *texts]), "")
+
+    def _answer(self, run: Run) -> StoredAnswer | None:
+        question = messages_of(run.conversation).filter(sequence=run.question or 0).first()
+        return None if question is None else StoredAnswer.of(run.conversation, question)
+
+    def _error(self) -> str:
+        """Return what users are shown of the failure, as long as that is kept."""
+        maker = self._maker()
+        return error_in("".join(decoded(maker, streams().read(maker, 0)))) or "The answer has failed."

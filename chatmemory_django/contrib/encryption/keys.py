@@ -1,0 +1,216 @@
+"""The keys: those of the site, in the settings, and one for each owner, in a table."""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from django.db import connections, transaction
+from django.views.decorators.debug import sensitive_variables
+
+from chatmemory_django.contrib.encryption.values import (
+    KEY_BYTES,
+    KEY_ID,
+    PREFIX,
+    EncryptionError,
+    Key,
+    MissingKeyError,
+    decrypt,
+    encrypt,
+    key_id_of,
+    to_key,
+)
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from chatmemory_django.contrib.encryption.models import OwnerKey
+
+CACHE_SECONDS = 60
+"""How long a process uses the key of an owner without asking for it again, and so after the owner was erased."""
+
+MAX_CACHED = 10_000
+"""How many keys of owners a process has at most, in about 5 MB."""
+
+OWNER_PREFIX = "@"
+"""What the ids of owners' keys begin with, and those of the site's do not."""
+
+_WRAPPED = "chatmemory_encryption.ownerkey.wrapped"
+
+
+@sensitive_variables()
+def new_key() -> str:
+    """Return a new key for ``KEYS``: ``<id>:<Base64>``."""
+    return f"{secrets.token_hex(4)}:{binascii.b2a_base64(secrets.token_bytes(KEY_BYTES), newline=False).decode()}"
+
+
+@sensitive_variables()
+def parse(key: object) -> tuple[str, bytes]:
+    """Return the id and the bytes of *key*, as ``new_key`` writes it; ``ValueError`` states what is wrong with it."""
+    if not isinstance(key, str):
+        raise ValueError(f"must be a str, '<id>:<Base64>', not {type(key).__name__}")  # noqa: TRY004  # one error for all
+    key_id, colon, encoded = key.partition(":")
+    if not colon or not KEY_ID.fullmatch(key_id) or key_id.startswith(OWNER_PREFIX):
+        raise ValueError("must begin with an id of at most 40 letters, digits, '.', '_' and '-', and a colon")
+    try:
+        data = binascii.a2b_base64(encoded, strict_mode=True)
+    except ValueError:
+        raise ValueError("must be Base64 after the colon") from None
+    if len(data) != KEY_BYTES:
+        raise ValueError(f"must have {KEY_BYTES} bytes, not {len(data)}")
+    return key_id, data
+
+
+class Keys:
+    """
+    The keys of the site, in ``CHATMEMORY["ENCRYPTION"]["KEYS"]``: the first one encrypts, each of them decrypts.
+
+    A subclass, in ``CLASS``, may wrap the keys of owners with a key that never leaves another service: override
+    ``wrap`` and ``unwrap``.
+    """
+
+    @sensitive_variables()
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = {key_id: to_key(key_id, data) for key_id, data in map(parse, keys)}
+
+    def current(self) -> Key:
+        """Return the key that encrypts. ``EncryptionError`` if there is none."""
+        for key in self._keys.values():
+            return key
+        raise EncryptionError("CHATMEMORY['ENCRYPTION']['KEYS'] is empty; manage.py chatmemory_key prints a key.")
+
+    def get(self, key_id: str) -> Key | None:
+        """Return the key *key_id*, or None."""
+        return self._keys.get(key_id)
+
+    def wrapped_now(self) -> str:
+        """Return what begins each key that ``wrap`` returns now, and none that has to be wrapped again."""
+        return f"{PREFIX}{self.current().id}:"
+
+    @sensitive_variables()
+    def wrap(self, key: bytes) -> str:
+        """Return *key*, of an owner, encrypted, as it is stored."""
+        return encrypt(key.hex(), self.current(), _WRAPPED)
+
+    @sensitive_variables()
+    def unwrap(self, wrapped: str) -> bytes:
+        """Return the key of an owner that ``wrap`` has encrypted as *wrapped*."""
+        key_id = key_id_of(wrapped) or ""
+        key = self.get(key_id)
+        if key is None:
+            raise MissingKeyError(key_id, _WRAPPED)
+        return bytes.fromhex(decrypt(wrapped, key, _WRAPPED))
+
+
+class OwnerKeys:
+    """The keys of owners, primary keys of users as text, wrapped by *keys*, with a cache in this process."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._cached: dict[tuple[Hashable, ...], tuple[float, Key]] = {}
+
+    def get(self, key_id: str, using: str) -> Key | None:
+        """Return the key *key_id* from the database *using*, or None."""
+        found = self._from_cache(*_place(using), key_id)
+        if found is None:
+            row = _rows(using).filter(pk=key_id).first()
+            found = None if row is None else self._unwrapped(row)
+            if found is not None:
+                self._put(found, *_place(using), key_id)
+        return found
+
+    @sensitive_variables()
+    def of(self, owner: str, using: str, living: Hashable = None) -> Key:
+        """
+        Return the key that encrypts for *owner* in the database *using*; create it if there is none.
+
+        The database is not asked again as long as *living*, a conversation of the owner, is there. Another process may
+        have erased the owner since, and the owner may have begun again, with another key: what a conversation is
+        encrypted with cannot be gone before the conversation, but could be before a newer one.
+        """
+        found = self._from_cache(*_place(using), owner, living)
+        if found is not None:
+            return found
+        new: dict[str, Callable[[], str]] = {  # called if there is none: another service may wrap keys
+            "id": lambda: f"{OWNER_PREFIX}{secrets.token_hex(8)}",
+            "wrapped": lambda: self._keys.wrap(secrets.token_bytes(KEY_BYTES)),
+        }
+        with transaction.atomic(using=using, savepoint=False):
+            # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
+            _lock(owner, using)
+            row, _ = _rows(using).select_for_update().get_or_create(owner=owner, defaults=new)
+        key = self._from_cache(*_place(using), row.id)
+        if key is None:
+            key = self._unwrapped(row)
+            self._put(key, *_place(using), key.id)
+        # A row that is rolled back must not be used again: what is encrypted with it would be lost.
+        if living is not None:
+            transaction.on_commit(partial(self._put, key, *_place(using), owner, living), using=using)
+        return key
+
+    def drop(self, owner: str, using: str, is_needed: Callable[[], bool]) -> None:
+        """Delete the key of *owner* in the database *using* unless it *is_needed*; that is asked while it is locked."""
+        with transaction.atomic(using=using, savepoint=False):
+            if _lock(owner, using) and not is_needed():
+                _rows(using).filter(owner=owner).delete()
+        self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
+
+    @sensitive_variables()
+    def wrap_all(self, using: str, *, dry_run: bool) -> int:
+        """Wrap the keys of the database *using* that are not wrapped by the key that wraps now; return how many."""
+        outdated = _rows(using).exclude(wrapped__startswith=self._keys.wrapped_now())
+        if dry_run:
+            return outdated.count()
+        count = 0
+        for key_id in outdated.values_list("pk", flat=True):
+            with transaction.atomic(using=using):
+                row = _rows(using).select_for_update().filter(pk=key_id).first()
+                if row is not None:
+                    count += (
+                        _rows(using).filter(pk=key_id).update(wrapped=self._keys.wrap(self._keys.unwrap(row.wrapped)))
+                    )
+        return count
+
+    def wrapped_by(self, using: str) -> Counter[str]:
+        """Return how many keys of the database *using* each key of the site has wrapped, by its id."""
+        found = map(key_id_of, _rows(using).values_list("wrapped", flat=True).iterator())
+        return Counter(key_id for key_id in found if key_id is not None)
+
+    @sensitive_variables()
+    def _unwrapped(self, row: OwnerKey) -> Key:
+        return to_key(row.id, self._keys.unwrap(row.wrapped), row.owner)
+
+    def _from_cache(self, *name: Hashable) -> Key | None:
+        deadline, key = self._cached.get(name, (0.0, None))
+        return key if monotonic() < deadline else None
+
+    def _put(self, key: Key, *name: Hashable) -> None:
+        if len(self._cached) >= MAX_CACHED:
+            self._cached.clear()
+        self._cached[name] = (monotonic() + CACHE_SECONDS, key)
+
+
+def _lock(owner: str, using: str) -> bool:
+    """
+    Lock the key of *owner*, and return whether there is one.
+
+    It is written for that: under REPEATABLE READ, PostgreSQL refuses what others have written since the transaction's
+    first read, but not what they have only locked. The transaction would then decide on conversations as they were.
+    """
+    return _rows(using).filter(owner=owner).update(owner=owner) > 0
+
+
+def _place(using: str) -> tuple[str, object]:
+    """Return what keeps rows with the same keys apart: the database, and its schema if each tenant has one."""
+    return using, getattr(connections[using], "schema_name", None)
+
+
+def _rows(using: str) -> QuerySet[OwnerKey]:
+    from chatmemory_django.contrib.encryption.models import OwnerKey  # models are not loaded when fields are defined
+
+    return OwnerKey.objects.using(using)

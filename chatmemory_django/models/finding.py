@@ -1,0 +1,119 @@
+"""
+Which messages a search finds, and their rank: the same on every database, with or without an index.
+
+An app that keeps an index of the messages makes it the ``index`` in its ``AppConfig.ready``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.db.models import BooleanField, F, FloatField, Lookup, Q, Subquery, Value
+from django.db.models.functions import Coalesce, Concat, Left, Length, NullIf, Replace, StrIndex, Upper
+
+from chatmemory_django.core.terms import terms_of
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import QuerySet
+    from django.db.models.expressions import Combinable
+    from django.db.models.sql.compiler import SQLCompiler
+
+    Sql = tuple[str, tuple[Any, ...]]
+
+RANKED = 500
+"""How many hits a search ranks, the newest ones: so a very common word costs no more than any other."""
+
+RANKED_LENGTH = 4_000
+"""How many characters of a message are considered for its rank."""
+
+NEWEST_FIRST = ("-created_at", "-conversation_id", "-sequence")
+
+_LONG = 1_000.0
+"""In a text of this many characters, a word weighs half as much as in a very short one."""
+
+
+def has(terms: Sequence[str]) -> Q:
+    """Return the condition that a message contains all of *terms*, case-insensitively."""
+    return Q(*(Q(text__icontains=term) for term in terms))
+
+
+def rank_of(text: str, terms: Sequence[str]) -> Combinable:
+    """
+    Return an expression for how well a message matches a search for *text*, whose terms are *terms*.
+
+    A term counts more the more often it occurs and the shorter the message is; more if it starts a word; and most if
+    the terms occur together as they were typed.
+    """
+    beginning = Left("text", RANKED_LENGTH)
+    words = Concat(Value(" "), Upper(beginning))
+    length = Length(beginning) + Value(1.0)
+    weights = dict.fromkeys(terms, 1.0) | {f" {term}": 2.0 for term in terms}
+    if len(terms) > 1:
+        weights[text.strip()] = 4.0
+    rank: Any = Value(sum(weights.values()), FloatField())
+    for wanted, weight in weights.items():
+        # Longer by one character for each occurrence.
+        needle, longer = (Upper(Value(each)) for each in (wanted, f"{wanted}+"))
+        times = Length(Replace(words, needle, longer)) - length  # type: ignore[arg-type]  # the stubs only know Value
+        missed = Value(1.0) + length / Value(_LONG)
+        rank -= Value(weight) * missed / (times + missed)
+    return rank  # type: ignore[no-any-return]
+
+
+class Rows(Subquery):
+    """The rows of a queryset with several columns, as a table for SQL's FROM."""
+
+    output_field = BooleanField()  # meaningless, but Django requires one of every expression
+    template = "(%(subquery)s )"  # unlike that of Subquery, which would be unwrapped
+
+
+class IsAmong(Lookup):
+    """
+    Whether the key on the left is among the rows on the right. MariaDB and MySQL do not support LIMIT in an IN
+    subquery.
+    """
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
+        key, _ = self.process_lhs(compiler, connection)
+        rows, params = compiler.compile(self.rhs)
+        return f"({key}) IN (SELECT * FROM {rows} AS found)", tuple(params)  # noqa: S608  # only names
+
+
+def is_among_newest(hits: QuerySet[Any]) -> IsAmong:
+    """Return the condition that a message is among the newest of *hits*."""
+    return IsAmong(F("pk"), Rows(hits.order_by(*NEWEST_FIRST).values_list("conversation_id", "sequence")[:RANKED]))
+
+
+def place_of(wanted: str) -> Combinable:
+    """
+    Return an expression for where a message's text contains *wanted*, case-insensitively, or else its first term; 1 if
+    the database finds neither, otherwise counted from 1.
+    """
+    upper = Upper("text")
+    found = [NullIf(StrIndex(upper, Upper(Value(each))), Value(0)) for each in (wanted, *terms_of(wanted)[:1])]
+    return Coalesce(*found, Value(1))
+
+
+class Index(Protocol):
+    """An index of the messages; a module may be one."""
+
+    def candidates(self, scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
+        """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
+
+    def looks_up(self, scope: QuerySet[Any], terms: Sequence[str], condition: Q) -> bool:
+        """
+        Return whether those of the conversations *scope* that meet *condition*, since a message has all of *terms*, are
+        found sooner by the messages of all conversations than one by one.
+        """
+
+    def forget_deleted(self, using: str, *, may_block: bool) -> Iterator[None]:
+        """
+        Remove from the index in the database *using* what it still holds of deleted messages, in steps.
+
+        What blocks writers is done only if it *may_block* them.
+        """
+
+
+index: Index | None = None

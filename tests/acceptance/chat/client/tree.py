@@ -1,0 +1,27 @@
+"""Run ``tree.mjs`` against the example site under uvicorn, with a scripted model.
+
+python tree.py FOLDER    where the packages and the script are; the database is that of ``DATABASE_URL``
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.acceptance.chat.client.drive import ROOT, Model, Server, prepare
+from tests.faces.chat.server import serving
+
+
+def main(folder: Path) -> None:
+    """Run the script; see the module's docstring."""
+    token = prepare()
+    uvicorn = [sys.executable, "-m", "uvicorn", "example_project.asgi:application", "--log-level", "warning"]
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.chat.greeting_settings", "OPENAI_API_KEY": "key"}
+    with serving() as model_server, Server(uvicorn, ROOT, OPENAI_BASE_URL=model_server.url, **settings) as site:
+        Model(model_server)
+        subprocess.run(["npx", "node", "tree.mjs", f"http://127.0.0.1:{site.port}", token], cwd=folder, check=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

@@ -1,0 +1,1 @@
+"""Users as those of cookiecutter-django."""
