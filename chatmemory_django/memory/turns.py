@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chatmemory_django.core.tool_calls import has_open_calls
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
-from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore, Phase
+from chatmemory_django.stores.base import Appended, AppendOptions, Beside, ChatMemoryStore, Phase
 
 Persist: TypeAlias = Literal["late", "early"]
 """When a turn is stored: everything at its end, or user messages at once, marked as incomplete until then."""
@@ -87,8 +87,8 @@ class Turn:
         self._is_retry = False
         self._has_evicted = False
         self._has_ended = False
-        self._beside: Callable[[object, list[int]], object] | None = None
-        self._calls: CallRecords | None = None
+        self._together: Callable[[object, list[int]], object] | None = None
+        self._beside: Beside | None = None
 
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
@@ -129,21 +129,21 @@ class Turn:
         """Whether the memory ends with calls of tools that have no results, also if it leaves these out for the LLM."""
         return has_open_calls(self._begun().messages())
 
-    def beside(self, store: Callable[[object, list[int]], object]) -> None:
+    def together(self, store: Callable[[object, list[int]], object]) -> None:
         """
         Call *store* in the transaction of the turn's next write, if the store has any.
 
         It receives what identifies the conversation, and the keys of the messages that are stored then.
         """
-        self._beside = store
+        self._together = store
 
     def show(self, message: ChatMessage) -> None:
         """Send *message*, which is stored and has left the memory, with what comes next of the turn."""
         self._unseen.append(message)
 
-    def record(self, calls: CallRecords) -> None:
-        """Write *calls* in the transaction of the turn's next write, if the store can and there is any."""
-        self._calls = calls
+    def beside(self, rows: Beside) -> None:
+        """Write *rows* in the transaction of the turn's next write, if the store can and there is any."""
+        self._beside = rows
 
     def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
@@ -231,11 +231,11 @@ class Turn:
             self._newest = self._stored[-1] if only_newest and self._stored else None
             self._write(phase)
 
-    def _save(self, phase: Phase, calls: CallRecords | None) -> list[int]:
+    def _save(self, phase: Phase, beside: Beside | None) -> list[int]:
         __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
-        keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)
+        keys = self._store(new, after=after, phase=phase, turn=self._stored, beside=beside)
         is_aside = phase == "open" and self._after is not None
         for key, each in zip(keys, new, strict=True):
             if is_aside or each.message.type != MessageType.SYSTEM:  # an equal system message may be an old one
@@ -248,14 +248,14 @@ class Turn:
         return keys
 
     def _write(self, phase: Phase) -> None:
-        calls, self._calls = self._calls, None  # if this fails, the caller records them
-        if self._beside is None:
-            self._save(phase, calls)
+        beside, self._beside = self._beside, None  # if this fails, the caller writes it
+        if self._together is None:
+            self._save(phase, beside)
             return
         with self._memory.store.exclusive(self._memory.id):
-            keys = self._save(phase, calls)
-            self._beside(self._conversation, keys)
-        self._beside = None
+            keys = self._save(phase, beside)
+            self._together(self._conversation, keys)
+        self._together = None
 
     def _is_early(self) -> bool:
         return self._persist == "early" and self.can_open

@@ -52,20 +52,30 @@ class Appended(NamedTuple):
     """See ``Reading.conversation``."""
 
 
-@dataclass
-class CallRecords:
-    """Records of calls of models, which a store can write together with what the models have answered."""
+class OtherRow(NamedTuple):
+    """A row of a table of another app: a new one of the conversation, or the one that is changed."""
 
-    values: Sequence[Mapping[str, Any]]
-    """Of each call, the values by the names of its fields."""
+    model: Any
+    """Its class; that of a new row has a foreign key ``conversation``."""
+    values: Mapping[str, Any]
+    """By the names of fields; without the conversation, which is known when a new row is written."""
+    where: Mapping[str, Any] = {}
+    """What the row that is changed has in other fields; if there is none, nothing is."""
+
+
+@dataclass
+class Beside:
+    """Rows that a store can write together with messages."""
+
+    rows: Sequence[OtherRow]
     using: str
     """The database in which they belong."""
     are_written: bool = False
     """Whether the store has written them; otherwise, the caller does."""
 
 
-class AppendOptions(TypedDict, total=False):
-    """The options of ``ChatMemoryStore.append_messages``, see there."""
+class AdditionOptions(TypedDict, total=False):
+    """Those of the options of ``ChatMemoryStore.append_messages`` by which is decided what to add, see there."""
 
     after: int | None
     repeats: bool
@@ -75,7 +85,12 @@ class AppendOptions(TypedDict, total=False):
     newest: int | None
     is_retry: bool
     costs: Sequence[int | None]
-    calls: CallRecords | None
+
+
+class AppendOptions(AdditionOptions, total=False):
+    """The options of ``ChatMemoryStore.append_messages``, see there."""
+
+    beside: Beside | None
     fence: int | None
 
 
@@ -167,7 +182,7 @@ class ChatMemoryStore(ABC):
         newest: int | None = None,
         is_retry: bool = True,
         costs: Sequence[int | None] = (),
-        calls: CallRecords | None = None,
+        beside: Beside | None = None,
         fence: int | None = None,
         conversation: object = None,
     ) -> Appended:
@@ -183,9 +198,9 @@ class ChatMemoryStore(ABC):
         Questions are complete when the turn ends. With *after*, the messages that open a turn begin a branch there, and
         neither the memory nor the path changes until the next phase, with the same *after*. Without *is_retry*,
         the caller has just generated the client message ids, so no message can have one of them yet.
-        *costs* are what the window has counted for *messages* already, None where it has not. *calls* are written in
-        the same transaction, or not at all. With a *fence*, nothing is written once the conversation has another one;
-        nor with *newest*, if that is not the key of the newest message of the path.
+        *costs* are what the window has counted for *messages* already, None where it has not. What is *beside* them
+        is written in the same transaction, or not at all. With a *fence*, nothing is written once the conversation has
+        another one; nor with *newest*, if that is not the key of the newest message of the path.
 
         A store that does not support an option, or what comes with a ``NewMessage``, ignores it, unless it would break
         a promise: with client message ids, *verbatim*, *after*, *repeats* or *archived*, this implementation raises

@@ -22,10 +22,12 @@ from chatmemory_django.chat.costs.calls import Account
 from chatmemory_django.chat.costs.tables import BUDGET_LOCKS, BudgetLock, LabelValue, ModelCall
 from chatmemory_django.chat.costs.usage import selects
 from chatmemory_django.chat.runs.tables import Run
+from chatmemory_django.chat.runs.taking import Taken
 from chatmemory_django.core.given import given
 from chatmemory_django.core.labels import label_in
 from chatmemory_django.core.usage import Budget
 from chatmemory_django.db.moments import LATEST
+from chatmemory_django.stores.base import OtherRow
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -112,6 +114,10 @@ class Limits:
         """Store in the row of a *run* what it reserves."""
         reserved = {"reserved": amount.tokens, "reserved_cost": amount.cost, "labels": dict(self._labels)}
         Run.objects.using(using).filter(pk=run).update(**reserved)
+
+    def released(self, taken: Taken) -> OtherRow:
+        """Return how the row of a run changes, while it is its own, so that it reserves nothing any more."""
+        return OtherRow(Run, {"reserved": None, "reserved_cost": None}, {"id": taken.run, "fence": taken.fence})
 
     def in_transaction(self) -> transaction.Atomic:
         """Return a transaction in the database of the calls."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from django.db import IntegrityError, connections, router, transaction
+from django.db.models import Subquery
 from django.utils import timezone
 
 from chatmemory_django import conf
@@ -32,8 +33,8 @@ from chatmemory_django.core.usage import TokenUsage, to_cost
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
 from chatmemory_django.messages import AiMessage
-from chatmemory_django.operations.recording import insert_calls
-from chatmemory_django.stores.base import CallRecords
+from chatmemory_django.models import Conversation
+from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -164,37 +165,42 @@ class Account:
         """The database in which its calls are recorded."""
         return self.using or router.db_for_write(ModelCall)
 
-    def records(self, calls: Sequence[Call]) -> CallRecords:
+    def records(self, calls: Sequence[Call]) -> list[OtherRow]:
         """Return the records of *calls*, for a store that can write them with the answer."""
-        return CallRecords([_values(call, self.owner) for call in calls], self.database)
+        return [OtherRow(ModelCall, {"owner": self.owner, **_values(call)}) for call in calls]
 
-    def write(self, calls: Sequence[Call]) -> bool:
-        """Record *calls*, in one statement; return whether they are. If that fails, it is logged."""
+    def write(self, calls: Sequence[Call], changes: Sequence[OtherRow] = ()) -> bool:
+        """Record *calls*, and write *changes* with them; return whether that is done. If it fails, it is logged."""
         if not calls:
             return True
         try:
             try:
-                self._insert(calls, self.owner)
+                self._write(calls, changes, self.owner)
             except IntegrityError:  # the owner has been erased in the meantime
-                self._insert(calls, None)
+                self._write(calls, changes, None)
         except Exception:
             logger.exception("%d calls of models could not be recorded.", len(calls))
             return False
         return True
 
-    def _insert(self, calls: Sequence[Call], owner: Any) -> None:
-        connection, values = connections[self.database], [_values(call, owner) for call in calls]
-        # A failure must not end the caller's transaction. Without one, each of its statements would be one more.
-        is_inside = connection.in_atomic_block
-        with transaction.atomic(using=connection.alias) if is_inside else nullcontext(), connection.cursor() as cursor:
-            insert_calls(cursor, self.memory_id, values)
+    def _write(self, calls: Sequence[Call], changes: Sequence[OtherRow], owner: Any) -> None:
+        using = self.database
+        found = Conversation.objects.using(using).filter(memory_id=self.memory_id)
+        conversation = None if self.memory_id is None else Subquery(found.values("pk")[:1])
+        # A failure must not end the caller's transaction. One statement needs none, which would be two more.
+        needs_none = len(calls) + len(changes) == 1 and not connections[using].in_atomic_block
+        with nullcontext() if needs_none else transaction.atomic(using=using):
+            for call in calls:
+                record = ModelCall(owner_id=owner, conversation_id=conversation, **_values(call))
+                record.save(using=using, force_insert=True)
+            for row in changes:
+                row.model._base_manager.using(using).filter(**row.where).update(**row.values)
 
 
-def _values(call: Call, owner: Any) -> dict[str, Any]:
-    """Return the values of the record of *call*, without its conversation."""
+def _values(call: Call) -> dict[str, Any]:
+    """Return the values of the record of *call*, without its owner and its conversation."""
     usage = call.counted
     return {
-        "owner": owner,
         "purpose": call.purpose,
         "model": call.model[:MAX_NAME_LENGTH],
         "input_tokens": _count(usage.input),

@@ -20,6 +20,7 @@ from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
+from chatmemory_django.stores.base import Beside, OtherRow
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -135,6 +136,12 @@ class Ledger:
         if (taken := self._lease.taken) is not None:
             self._limits.reserve(taken.using, taken.run, amount)
 
+    @property
+    def _released(self) -> list[OtherRow]:
+        """What gives back what was reserved for a call, in the transaction that records it: it must not count twice."""
+        taken = self._lease.taken
+        return [self._limits.released(taken)] if self._limits.is_strict and taken is not None else []
+
     def call(self, request: ChatRequest) -> AbstractContextManager[object]:
         """Note the call of the model that the block makes with *request*, and how it ends."""
         call = Call(Purpose.ANSWER, self._model_name, labels=self._memory.labels)
@@ -154,7 +161,7 @@ class Ledger:
     def write(self) -> None:
         """Record the calls that are not recorded yet."""
         if new := self._calls[self._written :]:
-            self._note_written(new, are_written=self._account.write(new))
+            self._note_written(new, are_written=self._account.write(new, self._released))
 
     @contextmanager
     def recorded_with(self, turn: Turn) -> Iterator[None]:
@@ -164,12 +171,12 @@ class Ledger:
         If neither is, the next attempt records them.
         """
         new = self._calls[self._written :]
-        records = self._account.records(new)
-        turn.record(records)
+        beside = Beside([*self._account.records(new), *self._released] if new else (), self._limits.using)
+        turn.beside(beside)
         try:
             yield
         finally:
-            self._note_written(new, are_written=records.are_written or self._account.write(new))
+            self._note_written(new, are_written=beside.are_written or self._account.write(new, self._released))
 
     def _note_written(self, calls: Sequence[Call], *, are_written: bool) -> None:
         if are_written:

@@ -30,7 +30,14 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.files import ConversationKey, files_of, keeps_references, whole, whole_rows
 from chatmemory_django.storages import MissingFileError
-from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
+from chatmemory_django.stores.base import (
+    AdditionOptions,
+    Appended,
+    Beside,
+    ChatMemoryStore,
+    MessageNotFoundError,
+    Reading,
+)
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
@@ -215,14 +222,16 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         messages: Sequence[ChatMessage | NewMessage],
         window: Window,
         *,
+        beside: Beside | None = None,
+        fence: int | None = None,
         conversation: object = None,
-        **options: Unpack[AppendOptions],
+        **options: Unpack[AdditionOptions],
     ) -> Appended:
-        after, of_write = options.get("after"), {name: options.pop(name, None) for name in ("calls", "fence")}  # type: ignore[misc]  # their names
-        write = self._write(memory_id, conversation=conversation, create=not after, window=window, **of_write)
-        appended = write.run(Addition(messages, window, **options))  # type: ignore[misc]  # these are not among them now
+        of_write = {"create": not options.get("after"), "window": window, "beside": beside, "fence": fence}
+        write = self._write(memory_id, conversation=conversation, **of_write)
+        appended = write.run(Addition(messages, window, **options))
         if appended is None:
-            if after:
+            if after := options.get("after"):
                 raise MessageNotFoundError(memory_id, after)
             return Appended(Eviction.of([], window), [])
         written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last

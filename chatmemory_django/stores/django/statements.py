@@ -19,7 +19,6 @@ from operator import ne
 from typing import Any, NamedTuple
 
 import msgspec
-from django.apps import apps
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
@@ -37,6 +36,7 @@ from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, encoded_texts
+from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
 from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
@@ -358,58 +358,65 @@ def _insert(count: int) -> Statement:
     )
 
 
-def _call(
-    index: int, conversation: tuple[str, Parameter], connection: BaseDatabaseWrapper
-) -> tuple[str, str, list[Slot]]:
-    """Return the parts of the INSERT of record *index* of calls: where to, its values, and the slots of these."""
-    quote = connection.ops.quote_name
-    model = apps.get_app_config("chatmemory_chat").get_model("ModelCall")
-    fields: list[Any] = [each for each in model._meta.concrete_fields if not each.primary_key and each.name != "summed"]
-    table, columns = quote(model._meta.db_table), ", ".join(quote(field.column) for field in fields)
-    values = {each.name: ("%s", Parameter(model, each.name, f"call_{each.name}_{index}")) for each in fields}
-    values["conversation"] = conversation
-    slots = [parameter.slot for _, parameter in values.values()]
-    return f"INSERT INTO {table} ({columns})", ", ".join(sql for sql, _ in values.values()), slots
+class _WriteBeside(Statement):
+    """The INSERT of an ``OtherRow`` of *model*, with values for the fields *names*, or its UPDATE *where* it is."""
 
-
-class _InsertCalls(Statement):
-    """The INSERT of *count* records of calls; the conversation is looked up unless it *is_known*: null if erased."""
-
-    def __init__(self, count: int, *, is_known: bool) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...], where: tuple[str, ...]) -> None:
         super().__init__(lambda using: None)
-        self._count = count
-        self._is_known = is_known
+        self._model = model
+        self._names = names
+        self._where = where
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
-        fields: list[Any] = [Conversation._meta.get_field(name) for name in ("id", "memory_id")]
-        names = [Conversation._meta.db_table, *(field.column for field in fields)]
-        table, key, memory_id = map(connection.ops.quote_name, names)
-        there = "%s" if self._is_known else f"(SELECT {key} FROM {table} WHERE {memory_id} = %s)"  # noqa: S608  # names
-        conversation = there, Parameter(Conversation, "id" if self._is_known else "memory_id")
-        calls = [_call(index, conversation, connection) for index in range(self._count)]
-        rows = ", ".join(f"({values})" for _, values, _ in calls)
-        return f"{calls[0][0]} VALUES {rows}", [slot for *_, slots in calls for slot in slots]
+        return self.sql(0, connection)
+
+    def sql(self, index: int, connection: BaseDatabaseWrapper, source: str = "") -> tuple[str, list[Any]]:
+        """Return the SQL that writes row *index*, for each row of *source* if there is one, and its slots."""
+        quote, meta = connection.ops.quote_name, self._model._meta
+        names = (*self._names, *(self._where or ("conversation",)))
+        columns = [quote(meta.get_field(name).column) for name in names]
+        slots: list[Any] = [Parameter(self._model, name, f"{name}_beside_{index}").slot for name in names]
+        table, given = quote(meta.db_table), f" FROM {source}" if source else ""
+        if self._where:
+            equal, count = [f"{column} = %s" for column in columns], len(self._names)
+            changes, where = ", ".join(equal[:count]), " AND ".join(equal[count:])
+            return f"UPDATE {table} SET {changes}{given} WHERE {where}", slots  # noqa: S608  # names
+        values = ", ".join(["%s"] * len(slots))
+        rows = f"SELECT {values}{given}" if source else f"VALUES ({values})"
+        return f"INSERT INTO {table} ({', '.join(columns)}) {rows}", slots
 
 
-_insert_calls = cache(_InsertCalls)
+_write_beside = cache(_WriteBeside)
+
+
+def _beside(row: OtherRow) -> _WriteBeside:
+    return _write_beside(row.model, tuple(row.values), tuple(row.where))
 
 
 class _MoveAndInsert(Statement):
     """
-    The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation, and records
-    of *calls* of models.
+    The two in one statement for PostgreSQL: *count* rows are inserted if *moved* changes the conversation, and what is
+    *beside* them is written.
 
     If it *completes* others, their turns end then. New rows have values in *columns*, and the defaults of ``NewRow``
     in the rest: constants take less time to send and to plan.
     """
 
-    def __init__(self, moved: Statement, count: int, columns: frozenset[str], calls: int, *, completes: bool) -> None:
+    def __init__(
+        self,
+        moved: Statement,
+        count: int,
+        columns: frozenset[str],
+        beside: tuple[_WriteBeside, ...],
+        *,
+        completes: bool,
+    ) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
         self._count = count
         self._completes = completes
         self._columns = columns
-        self._calls = calls
+        self._beside = beside
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         update, parameters = self._moved.on(connection)
@@ -435,9 +442,9 @@ class _MoveAndInsert(Statement):
             moved += f", completed AS (UPDATE {table} SET is_complete = true FROM moved WHERE {which})"  # noqa: S608  # names
             key, sequences = Parameter(Message, "conversation", "id"), Parameter(Message, "sequence", "completes")
             parameters = [*parameters, key.slot, sequences.slot]
-        for index in range(self._calls):
-            insert, call, slots = _call(index, ("%s", Parameter(Conversation, "id")), connection)
-            moved += f", called_{index} AS ({insert} SELECT {call} FROM moved)"  # noqa: S608  # as above
+        for index, each in enumerate(self._beside):
+            written, slots = each.sql(index, connection, "moved")
+            moved += f", beside_{index} AS ({written})"
             parameters = [*parameters, *slots]
         sql = f"WITH {moved} INSERT INTO {table} ({names}) {source}"
         rows_of = [compress(_row(index).values(), given) for index in range(self._count)]
@@ -548,17 +555,19 @@ def insert(
     _insert(len(rows)).run(cursor, _with_rows(values, rows, coder))
 
 
-def insert_calls(cursor: CursorWrapper, place: int | str | None, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Insert records of *calls*, values for their fields, in *place*: a locked conversation's id, or a memory id."""
-    values = {"id": place, "memory_id": place, **_values_of(calls)}
-    _insert_calls(len(calls), is_known=isinstance(place, int)).run(cursor, values)
+def write_beside(cursor: CursorWrapper, conversation_id: int, rows: Sequence[OtherRow]) -> None:
+    """Write *rows*; new ones are of that conversation, which is locked."""
+    for row in rows:
+        _beside(row).run(cursor, _values_beside(conversation_id, [row]))
 
 
-def _values_of(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for index, call in enumerate(calls):
-        values.update(zip(_names_of(index, tuple(call), "call_"), call.values(), strict=True))
-    return values
+def _values_beside(conversation_id: int, rows: Sequence[OtherRow]) -> dict[str, Any]:
+    """Return the values for ``_WriteBeside``."""
+    return {
+        f"{name}_beside_{index}": value
+        for index, row in enumerate(rows)
+        for name, value in {"conversation": conversation_id, **row.values, **row.where}.items()
+    }
 
 
 def move_and_insert(
@@ -566,22 +575,26 @@ def move_and_insert(
     change: Change,
     owner: object,
     now: datetime,
-    calls: Sequence[Mapping[str, Any]],
+    beside: Sequence[OtherRow],
     coder: Coder | None,
 ) -> bool:
     """
     Do both in one statement, for PostgreSQL; *change* has rows, few enough for one statement, which *coder* encodes.
 
-    Records of *calls* are inserted with them; see ``insert_calls``.
+    The rows *beside* are written with them; see ``write_beside``.
     """
     values = _with_rows(_moved(change, owner, now), change.rows, coder)
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
     values["completes"] = list(change.completes)
-    values.update(_values_of(calls))
+    values.update(_values_beside(change.before.id, beside))
     statement = _move_and_insert(
-        _move_of(change, owner), len(change.rows), columns, len(calls), completes=bool(change.completes)
+        _move_of(change, owner),
+        len(change.rows),
+        columns,
+        tuple(map(_beside, beside)),
+        completes=bool(change.completes),
     )
     return statement.run(cursor, values) > 0
 
@@ -601,8 +614,8 @@ def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
 
 
 @cache
-def _names_of(index: int, names: tuple[str, ...] = NewRow.__struct_fields__, prefix: str = "") -> list[str]:
-    return [f"{prefix}{name}_{index}" for name in names]
+def _names_of(index: int) -> list[str]:
+    return [f"{name}_{index}" for name in NewRow.__struct_fields__]
 
 
 def _with_rows(values: dict[str, Any], rows: Sequence[NewRow], coder: Coder | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.files import release_cut, release_files
 from chatmemory_django.models.windows import in_memory, memory_parts
-from chatmemory_django.stores.base import CallRecords, ConversationErasedError, LeaseLostError
+from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import Counted, UncountedError
@@ -73,8 +73,8 @@ class Write:
     If the conversation does not exist and *create* is false, nothing is done. If *conversation* identifies one, as
     ``Reading`` does, it must still be that one; a snapshot of it is decided on first. With a *fence*, it must still
     have that one, which each answer that takes the conversation raises. If *window* has outgrown the memory, that is
-    filled again first. *calls* are recorded with what is written, unless that is inside a transaction of the caller,
-    which must not fail if they cannot be.
+    filled again first. What is *beside* is written as well, unless that is inside a transaction of the caller, which
+    must not fail if it cannot be.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Write:
         create: bool = True,
         conversation: object = None,
         left_signal: Signal = signals.messages_evicted,
-        calls: CallRecords | None = None,
+        beside: Beside | None = None,
         fence: int | None = None,
         window: Window | None = None,
     ) -> None:
@@ -104,8 +104,8 @@ class Write:
         self._left_signal = left_signal
         self._window = window
         self._counted: Counted = {}
-        is_recorded = calls is not None and calls.using == using and not self._connection.in_atomic_block
-        self._calls = calls if calls is not None and is_recorded else CallRecords((), using)
+        is_apart = beside is None or beside.using != using or self._connection.in_atomic_block
+        self._beside = Beside((), using) if beside is None or is_apart else beside
         self._written: tuple[Snapshot | None, Change | None] = None, None
         self._uploads: Uploads | None = None
         self._holds_lock = False
@@ -120,12 +120,10 @@ class Write:
         try:
             result = tried_again(self._using, partial(self._run_counted, decide))
         except Exception as exc:
-            self._calls.are_written = False
-            if self._calls.values and isinstance(exc, DatabaseError) and not isinstance(exc, OperationalError):
-                self._calls = CallRecords(
-                    (), self._using
-                )  # an answer is stored even if its calls cannot be recorded, as for an erased user
-                return self.run(decide)
+            self._beside.are_written = False
+            if self._beside.rows and isinstance(exc, DatabaseError) and not isinstance(exc, OperationalError):
+                self._beside = Beside((), self._using)
+                return self.run(decide)  # messages are stored even if that cannot be, as for an erased user
             if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
             if self._uploads is not None:
@@ -191,7 +189,7 @@ class Write:
 
     def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
-        self._holds_lock = self._calls.are_written = False
+        self._holds_lock = self._beside.are_written = False
         with self._connection.cursor() as cursor:
             decided: tuple[_T | None, Change | None] | None = None
             for snapshot in self._unlocked(cursor):
@@ -298,9 +296,9 @@ class Write:
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
         """Write *change* in one statement if the conversation is as it was read; return whether it was."""
         coder = None if row_codec.installed is None else self._coder(row_codec.installed, change)
-        is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._calls.values, coder)
+        is_written = statements.move_and_insert(cursor, change, self._owner, timezone.now(), self._beside.rows, coder)
         if is_written:
-            self._calls.are_written = True
+            self._beside.are_written = True
             self._announce(change, change.rows)
         return is_written
 
@@ -325,9 +323,9 @@ class Write:
         coder = None if row_codec.installed is None else self._coder(row_codec.installed, change)
         for new in _batches(rows):
             statements.insert(cursor, change.before.id, new, now, coder)
-        if self._calls.values:
-            statements.insert_calls(cursor, change.before.id, self._calls.values)
-            self._calls.are_written = True
+        if self._beside.rows:
+            statements.write_beside(cursor, change.before.id, self._beside.rows)
+            self._beside.are_written = True
         if self._uploads is not None:
             self._uploads.refer(_owner_of(change), change.before.id, [(row.sequence, row.files) for row in rows])
         self._announce(change, rows)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -239,12 +239,11 @@ class TestAnswers:
         assert SECRET not in str(list(ModelCall.objects.values()))
 
     def test_that_it_cannot_be_recorded_is_logged_and_the_answer_is_given(self, ann, monkeypatch, caplog):
-        def fail(calls: Sequence[object]) -> dict[str, object]:
-            if calls:
-                raise DatabaseError("The disk is full.")
-            return {}
+        def fail(*args: object, **options: object) -> None:
+            raise DatabaseError("The disk is full.")
 
-        monkeypatch.setattr("chatmemory_django.stores.django.statements._values_of", fail)
+        monkeypatch.setattr("chatmemory_django.stores.django.statements._beside", fail)
+        monkeypatch.setattr(ModelCall, "save", fail)
         with caplog.at_level(logging.ERROR):
             assert Assistant(ScriptedModel("Yes")).chat("c", "Tea?", owner=ann) == "Yes"
 

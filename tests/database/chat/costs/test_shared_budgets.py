@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection, connections
+from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.access import AccessPolicy
@@ -18,9 +19,11 @@ from chatmemory_django.chat.costs.ledger import INPUT_TOKENS, OUTPUT_TOKENS, Bud
 from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.model import ChatResponse, TokenUsage
 from chatmemory_django.chat.models import BudgetLock, ModelCall, Run
-from chatmemory_django.chat.runs.leases import Taken, end, take
-from chatmemory_django.memory import TokenWindowChatMemory
+from chatmemory_django.chat.runs.leases import Lease, Taken, end, take
+from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
+from chatmemory_django.stores.base import LeaseLostError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel, calling
@@ -268,6 +271,73 @@ class TestStrict:
             run(Assistant(model, tools=[look], reserves=PER_CALL).achat("a", "Tea?", owner=ann))
         assert len(model.requests) == 2
 
+    @pytest.mark.parametrize("way", ["chat", "stream"])
+    def test_what_a_call_reserved_is_given_back_with_its_record_and_counts_once(self, ann, settings, monkeypatch, way):
+        budget(settings, per_day(24, STRICT=True))
+        ended, others = Lease.end, []
+
+        def end_later(lease: Lease, *args: Any) -> None:
+            if not others:
+                others.append("begins")
+                others.append(Assistant(ScriptedModel("Yes"), reserves=PER_CALL).chat("b", "Tea?", owner=ann))
+            ended(lease, *args)
+
+        monkeypatch.setattr(Lease, "end", end_later)
+        list(getattr(Assistant(ScriptedModel("Yes"), reserves=PER_CALL), way)("a", "Tea?", owner=ann))
+
+        assert others == ["begins", "Yes"]
+        assert set(Run.objects.values_list("state", "reserved", "reserved_cost")) == {("done", None, None)}
+
+    def test_while_its_tools_run_an_answer_reserves_nothing(self, ann, settings):
+        budget(settings, per_day(36, STRICT=True))
+        reserved = []
+
+        def look(place: str) -> str:
+            """Look."""
+            reserved.append(Run.objects.alive().values_list("reserved", flat=True).get())
+            return place
+
+        assistant = Assistant(ScriptedModel(CALLS, "Yes"), tools=[look], reserves=PER_CALL)
+        assert assistant.chat("a", "Tea?", owner=ann) == "Yes"
+        assert reserved == [None]
+
+    def test_it_is_given_back_where_the_record_comes_after_the_answer(self, ann, settings):
+        """As its owner has been erased meanwhile, the call cannot be recorded with it."""
+        budget(settings, per_day(24, "label:tenant", STRICT=True))
+        seen = []
+
+        class Erasing(ScriptedModel):
+            def chat(self, request: Any) -> Any:
+                seen.append(Run.objects.values_list("reserved", flat=True).get())
+                get_user_model().objects.filter(pk=ann.pk).delete()
+                return super().chat(request)
+
+        def shared(**options: Any) -> MessageWindowChatMemory:
+            return MessageWindowChatMemory(max_messages=9, id=options["id"], store=DjangoChatMemoryStore())
+
+        asked = {"owner": ann, "labels": {"tenant": "acme"}}
+        assert (
+            Assistant(Erasing("Yes"), memory=shared, title=None, reserves=PER_CALL).chat("c", "Tea?", **asked) == "Yes"
+        )
+        seen.append(Run.objects.values_list("reserved", flat=True).get())
+
+        assert seen == [12, None]
+        assert ModelCall.objects.values_list("owner", flat=True).get() is None
+
+    def test_a_run_that_another_process_has_taken_over_keeps_what_that_has_reserved(self, ann, settings):
+        budget(settings, per_day(24, STRICT=True))
+
+        def lost(request: Any) -> str:
+            Run.objects.update(fence=F("fence") + 1)
+            Conversation.objects.update(fence=F("fence") + 1)
+            return "Yes"
+
+        with pytest.raises(LeaseLostError):
+            Assistant(ScriptedModel(lost), reserves=PER_CALL).chat("a", "Tea?", owner=ann)
+
+        assert ModelCall.objects.count() == 1
+        assert Run.objects.values_list("reserved", flat=True).get() == 12
+
     @pytest.mark.skipif(connection.vendor == "sqlite", reason="In memory, threads cannot race on SQLite")
     @pytest.mark.parametrize("of", ["user", "label:tenant"])
     @pytest.mark.parametrize("strict", [True, False])
@@ -279,7 +349,8 @@ class TestStrict:
         ended: list[str] = []
 
         def answered(request: Any) -> str:
-            checked.wait(20)  # until all are checked, nothing is given back
+            if not strict:
+                checked.wait(20)  # each of them begins before any has ended
             return "Yes"
 
         def answer(number: int) -> None:
@@ -289,7 +360,6 @@ class TestStrict:
                 assistant.chat(str(number), "Tea?", owner=ann)
                 ended.append("answered")
             except BudgetExceededError:
-                checked.wait(20)
                 ended.append("refused")
             finally:
                 connections.close_all()
