@@ -87,8 +87,9 @@ class Turn:
         self._is_retry = False
         self._has_evicted = False
         self._has_ended = False
-        self._together: Callable[[object, list[int]], object] | None = None
-        self._beside: Beside | None = None
+        self.rows_beside: Beside | None = None
+        """What to write in the transaction of the turn's next write, if the store can; otherwise, the caller does."""
+        self._beside: Callable[[object, list[int]], object] | None = None
 
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
@@ -129,21 +130,17 @@ class Turn:
         """Whether the memory ends with calls of tools that have no results, also if it leaves these out for the LLM."""
         return has_open_calls(self._begun().messages())
 
-    def together(self, store: Callable[[object, list[int]], object]) -> None:
+    def beside(self, store: Callable[[object, list[int]], object]) -> None:
         """
         Call *store* in the transaction of the turn's next write, if the store has any.
 
         It receives what identifies the conversation, and the keys of the messages that are stored then.
         """
-        self._together = store
+        self._beside = store
 
     def show(self, message: ChatMessage) -> None:
         """Send *message*, which is stored and has left the memory, with what comes next of the turn."""
         self._unseen.append(message)
-
-    def beside(self, rows: Beside) -> None:
-        """Write *rows* in the transaction of the turn's next write, if the store can and there is any."""
-        self._beside = rows
 
     def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
@@ -248,14 +245,14 @@ class Turn:
         return keys
 
     def _write(self, phase: Phase) -> None:
-        beside, self._beside = self._beside, None  # if this fails, the caller writes it
-        if self._together is None:
+        beside, self.rows_beside = self.rows_beside, None  # if this fails, the caller writes it
+        if self._beside is None:
             self._save(phase, beside)
             return
         with self._memory.store.exclusive(self._memory.id):
             keys = self._save(phase, beside)
-            self._together(self._conversation, keys)
-        self._together = None
+            self._beside(self._conversation, keys)
+        self._beside = None
 
     def _is_early(self) -> bool:
         return self._persist == "early" and self.can_open

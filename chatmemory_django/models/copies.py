@@ -2,13 +2,13 @@
 What other apps keep of conversations, outside of their messages: streams of answers, records, and the like.
 
 An app that keeps such copies registers in its ``AppConfig.ready`` how it deletes them. What erases conversations, or
-removes messages from them, calls ``forget_copies``.
+removes messages from them, calls ``forget_copies``; what is left of them for a time, ``prune_chatmemory`` deletes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from django.db.models import Model
 
@@ -28,9 +28,33 @@ class Forget(Protocol):
     def __call__(self, using: str, conversations: Mapping[int, str], *, erased: bool) -> None: ...
 
 
+class Prune(Protocol):
+    """
+    Deletes in the database *using* what an app need not keep any longer: nothing in a *dry_run*.
+
+    *asked* is the value of the option: a timedelta or None, if that takes days, otherwise whether it is given. It
+    yields texts to print, and None after each step of long work.
+    """
+
+    def __call__(self, using: str, asked: Any, *, dry_run: bool) -> Iterable[str | None]: ...
+
+
+class Pruning(NamedTuple):
+    """What ``prune_chatmemory`` does for an app in each run, whether its *option* is given or not."""
+
+    prune: Prune
+    option: str = ""
+    """For example ``"--sum-calls"``; with that alone, no conversation is pruned. Empty for none."""
+    help: str = ""
+    takes_days: bool = False
+    steps: str = ""
+    """What is shown as its progress, for example "steps of the index"; empty for nothing."""
+
+
 _registered: list[Forget] = []
 _of_rows: list[Forget] = []
 _outliving: list[type[Model]] = []
+_prunings: list[Pruning] = []
 
 
 def keeps_copies(forget: Forget, *, of_rows: bool = False) -> None:
@@ -53,6 +77,16 @@ def outlives(model: type[Model]) -> None:
 def outliving() -> Sequence[type[Model]]:
     """Return the models that ``outlives`` registered."""
     return _outliving
+
+
+def prunes(*prunings: Pruning) -> None:
+    """Register what ``prune_chatmemory`` does for an app, in this order."""
+    _prunings.extend(each for each in prunings if each not in _prunings)
+
+
+def prunings() -> Sequence[Pruning]:
+    """Return what ``prunes`` registered."""
+    return _prunings
 
 
 def forget_rows(using: str, conversations: Mapping[int, str]) -> None:

@@ -6,7 +6,7 @@ An app that keeps an index of the messages makes it the ``index`` in its ``AppCo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.db.models import BooleanField, F, FloatField, Lookup, Q, Subquery, Value
@@ -106,13 +106,6 @@ class Index(Protocol):
         """
         Return whether those of the conversations *scope* that meet *condition*, since a message has all of *terms*, are
         found sooner by the messages of all conversations than one by one.
-        """
-
-    def forget_deleted(self, using: str, *, may_block: bool) -> Iterator[None]:
-        """
-        Remove from the index in the database *using* what it still holds of deleted messages, in steps.
-
-        What blocks writers is done only if it *may_block* them.
         """
 
 

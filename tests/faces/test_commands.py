@@ -24,7 +24,7 @@ from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, Message, finding, remains
+from chatmemory_django.models import Conversation, Message, copies, remains
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.test_operations import everything_is_whole, holding
@@ -137,25 +137,38 @@ class TestPrune:
 
     def test_prune_requires_an_age_or_an_index(self, settings):
         settings.CHATMEMORY = {}
-        with pytest.raises(CommandError, match="--calls-older-than DAYS, --sum-calls, or --search-index") as found:
+        with pytest.raises(CommandError, match=r"--sum-calls, .*--calls-older-than DAYS.*or set") as found:
             run("prune_chatmemory")
         assert found.value.returncode == 2
 
-    @pytest.mark.skipif(finding.index is not None, reason="It is of sites without an index.")
-    def test_prune_cannot_remove_words_from_an_index_that_is_not_there(self):
-        with pytest.raises(CommandError, match="There is no search index"):
-            run("prune_chatmemory", "--search-index")
+    @pytest.mark.parametrize("options", [["--sum-calls"], ["--calls-older-than", 9], ["--search-index"]])
+    def test_prune_has_no_options_of_apps_that_are_not_installed(self, settings, monkeypatch, options):
+        monkeypatch.setattr(copies, "_prunings", [])
 
-    @pytest.mark.parametrize("options", [["--sum-calls"], ["--calls-older-than", 9]])
-    def test_prune_names_the_app_that_has_the_calls(self, settings, options):
-        settings.INSTALLED_APPS = [each for each in settings.INSTALLED_APPS if each != "chatmemory_django.chat"]
-
-        with pytest.raises(CommandError, match=r"no calls of models: chatmemory_django\.chat is not in INSTALLED_APPS"):
+        with pytest.raises(CommandError, match=f"unrecognized arguments: {options[0]}"):
             run("prune_chatmemory", *options)
         assert (
             run("prune_chatmemory", "--idle", 9)
             == "Erased 0 idle or temporary conversations and 0 old messages of others.\n"
         )
+        settings.CHATMEMORY = {}
+        with pytest.raises(CommandError, match="Use --history-older-than DAYS, or --idle DAYS, or set"):
+            run("prune_chatmemory")
+
+    def test_prune_does_what_an_app_registers(self, monkeypatch):
+        seen = []
+
+        def prune(using, asked, *, dry_run):
+            seen.append((using, asked, dry_run))
+            yield None
+            yield f"Asked: {asked}."
+
+        monkeypatch.setattr(copies, "_prunings", [])
+        copies.prunes(copies.Pruning(prune, "--words-older-than", "Words.", takes_days=True, steps="words"))
+
+        assert run("prune_chatmemory", "--words-older-than", 9) == "Asked: 9 days, 0:00:00.\n"
+        assert run("prune_chatmemory", "--idle", 9, "--dry-run").endswith("of others.\nAsked: None.\n")
+        assert seen == [("default", timedelta(days=9), False), ("default", None, True)]
 
     def test_prune_deletes_the_rest_of_abandoned_streams(self):
         for answer_id, age in [("old", KEEP + 1), ("new", 0)]:

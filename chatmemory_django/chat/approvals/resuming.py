@@ -139,7 +139,7 @@ class Resumed:
         ended = next((each for each in left if waiting.call(each).id == result.id), None)
         if ended is not None:
             self._stored.add(ended.id)
-            turn.together(lambda conversation, keys: approving.end(claim, ended))
+            turn.beside(lambda conversation, keys: approving.end(claim, ended))
         return ended is not None
 
     def again(self) -> bool:
@@ -195,7 +195,7 @@ def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, Approv
     def store(conversation: object, keys: Sequence[int]) -> None:
         approving.request_approvals(using, conversation, keys[-1], asked.items())  # type: ignore[arg-type]  # its key
 
-    turn.together(store)
+    turn.beside(store)
 
 
 def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:

@@ -172,7 +172,7 @@ class Ledger:
         """
         new = self._calls[self._written :]
         beside = Beside([*self._account.records(new), *self._released] if new else (), self._limits.using)
-        turn.beside(beside)
+        turn.rows_beside = beside
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ from django.db import connections
 
 from chatmemory_django.contrib.search import mysql, postgresql, sqlite
 from chatmemory_django.models import Message
+from chatmemory_django.models.copies import Pruning
 
 if TYPE_CHECKING:
     from django.db.models import Q, QuerySet
@@ -30,16 +31,25 @@ def looks_up(scope: QuerySet[Any], terms: Sequence[str], condition: Q) -> bool:
     return connections[scope.db].vendor == "postgresql" and postgresql.looks_up(scope, terms, condition)
 
 
-def forget_deleted(using: str, *, may_block: bool) -> Iterator[None]:
+def forget_deleted(using: str, asked: bool, *, dry_run: bool) -> Iterator[None]:
     """
-    See ``finding.Index``.
+    Remove from the index in the database *using* what it still holds of deleted messages, in steps.
 
-    On MariaDB and MySQL, this is one long step in which no one can write; it is only done if it *may_block* writers.
+    On MariaDB and MySQL, this is one long step in which no one can write; it is only done if it is *asked* for.
     PostgreSQL does so itself, when it vacuums the table.
     """
     connection = connections[using]
-    if connection.vendor == "sqlite":
+    if connection.vendor == "sqlite" and not dry_run:
         yield from sqlite.merge(connection)
-    elif connection.vendor == "mysql" and may_block:
+    elif connection.vendor == "mysql" and asked and not dry_run:
         mysql.rebuild(connection, Message._meta.db_table)
         yield
+
+
+PRUNING = Pruning(
+    forget_deleted,
+    "--search-index",
+    "Remove what the search index still holds of deleted messages. On SQLite, this is always done. On MariaDB, the "
+    "table of messages is rebuilt, and no one can write to it in the meantime.",
+    steps="steps of the search index",
+)
