@@ -106,9 +106,10 @@ def measured(server: str) -> Iterator[tuple[str, float]]:
 
     from chatmemory_django.chat.costs.budgets import Limits
     from chatmemory_django.chat.costs.calls import Account, Call
+    from chatmemory_django.chat.costs.conf import Budget
     from chatmemory_django.chat.costs.usage import BY, usage
+    from chatmemory_django.chat.model import TokenUsage
     from chatmemory_django.chat.models import ModelCall
-    from chatmemory_django.core.usage import Budget, TokenUsage
 
     calls, now = ModelCall.objects.using(server), datetime.now(UTC)
 

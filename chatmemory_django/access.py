@@ -17,7 +17,6 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.core.given import given
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.messages import ChatMessage, MessageType
@@ -274,11 +273,8 @@ class AccessPolicy:
         for, its *labels* and *memory_id*, as far as it has parameters of these names. One that has neither is not asked
         about calls without a user. It applies to all answers of assistants, over HTTP or not.
         """
-        budget: Any = conf.imported(conf.general().BUDGET)
-        if not callable(budget):
-            return budget  # type: ignore[no-any-return]
-        known = given(budget, {"labels": labels, "memory_id": memory_id})
-        return budget(user, **known) if user is not None or known else None
+        of_setting: Any = import_string("chatmemory_django.chat.costs.conf.budget_of_setting")
+        return of_setting(user, labels=labels, memory_id=memory_id)  # type: ignore[no-any-return]
 
     def may_set_memory(self, request: HttpRequest) -> bool:
         """Return whether the user may replace memories."""

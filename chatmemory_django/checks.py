@@ -13,7 +13,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.core.usage import Budget
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
@@ -34,7 +33,6 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 def _general(given: conf.General) -> Iterator[CheckMessage]:
     yield from _memory(given)
     yield from _storage(given)
-    yield from _costs(given)
     if given.RETENTION is not None:
         yield from conf.Retention.check()
 
@@ -135,36 +133,6 @@ def _storage(given: conf.General) -> Iterator[CheckMessage]:
                 hint="Remove MEDIA_URLS, or use a storage such as S3Storage of django-storages.",
                 id="chatmemory.E084",
             )
-
-
-def _costs(given: conf.General) -> Iterator[CheckMessage]:
-    cost = given.COST
-    if cost is not None and not callable(conf.imported(cost)):
-        yield Error(
-            f"CHATMEMORY['COST'] must be the path of a function of a model's name and a TokenUsage, or None, not "
-            f"{cost!r}.",
-            hint="For example 'mysite.costs.cost'.",
-            id="chatmemory.E061",
-        )
-    budget = conf.imported(given.BUDGET)
-    if budget is None or callable(budget):
-        return  # what it returns depends on the user
-    try:
-        limits = Budget.of_setting(budget)
-    except ValueError as exc:
-        yield Error(
-            f"CHATMEMORY['BUDGET'] is not valid: {exc}",
-            hint="For example {'TOKENS': 100_000, 'PER': 'day'} or {'COST': '5.00', 'PER': 'month'}, a list of such "
-            "dicts, or the path of a function of a user that returns one, or None.",
-            id="chatmemory.E062",
-        )
-        return
-    if cost is None and any(each.cost is not None for each in limits):
-        yield Warning(
-            "CHATMEMORY['BUDGET'] limits the COST, but without CHATMEMORY['COST'] no call has one: it has no effect.",
-            hint="Set 'COST' to the path of a function, or limit 'TOKENS'.",
-            id="chatmemory.W061",
-        )
 
 
 def _memory(given: conf.General) -> Iterator[CheckMessage]:

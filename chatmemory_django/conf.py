@@ -150,7 +150,7 @@ class Section:
         """Check that it is a dict, its names, and its values by their rules; then what *others* check."""
         where = f"CHATMEMORY[{cls.key!r}]" if cls.key else "CHATMEMORY"
         if (section := cls.readable()) is not None:
-            return [*section._unknown(where), *section._broken(where), *others(section)]
+            return [*section._unknown(where), *section.broken(), *others(section)]
         given: object = settings.CHATMEMORY
         if cls.key and not isinstance(given, Mapping):
             return []  # another check reports this
@@ -158,8 +158,8 @@ class Section:
         return [Error(f"{where} must be a dict, not {kind}.", hint=cls.hint, id=cls.ids[0])]
 
     def _unknown(self, where: str) -> Iterator[CheckMessage]:
-        sections = () if self.key else (each.key for each in Section.__subclasses__() if each.key)
-        names = {*self.defaults(), *sections}
+        others = () if self.key else Section.__subclasses__()  # an app may have settings in the dict itself, too
+        names = {*self.defaults()}.union(*([each.key] if each.key else each.defaults() for each in others))
         for name in sorted(set(vars(self)) - names, key=str):
             close = get_close_matches(str(name), names, n=1)
             yield Warning(
@@ -169,7 +169,9 @@ class Section:
                 id=self.ids[1],
             )
 
-    def _broken(self, where: str) -> Iterator[CheckMessage]:
+    def broken(self) -> Iterator[CheckMessage]:
+        """Check the values by their rules."""
+        where = f"CHATMEMORY[{self.key!r}]" if self.key else "CHATMEMORY"
         for name, annotation in get_type_hints(type(self), include_extras=True).items():
             for rule in (each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Rule)):
                 if not rule.is_met(value := getattr(self, name)):
@@ -222,10 +224,6 @@ class General(Section):
         "chatmemory_django.access.AccessPolicy"
     )
     MCP_THROTTLE_RATE: Annotated[Rate, "chatmemory.E025"] = "120/min"
-    COST: object = None
-    """The path of a function of a model's name and a ``TokenUsage``."""
-    BUDGET: object = None
-    """A dict or several, a function of a user that returns that or None, or its path."""
     RETENTION: object = None
     """A dict, see ``Retention``; None: nothing is deleted."""
 

@@ -21,11 +21,12 @@ class ChatConfig(AppConfig):
         """Register the system checks, and what is deleted with conversations and by pruning."""
         from django.contrib.auth import get_user_model
 
-        from chatmemory_django.chat import checks, pruning  # models can be imported only now
-        from chatmemory_django.chat.approvals.tables import forget_approvals
+        from chatmemory_django.chat import checks  # models can be imported only now
+        from chatmemory_django.chat.approvals.tables import forget_approvals, forget_left_approvals
+        from chatmemory_django.chat.costs.calls import PRUNINGS
         from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
         from chatmemory_django.chat.runs import erasing
-        from chatmemory_django.models.copies import keeps_copies, outlives, prunes
+        from chatmemory_django.models.copies import Pruning, keeps_copies, outlives, prunes
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
         if not owners[0].db_constraint:
@@ -35,7 +36,7 @@ class ChatConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_payer, sender=model, dispatch_uid="chatmemory_chat")
         outlives(ModelCall)
-        prunes(*pruning.PRUNINGS)
+        prunes(Pruning(forget_left_approvals), Pruning(erasing.delete_rest), *PRUNINGS)
         keeps_copies(forget_approvals, of_rows=True)
         register(checks.check_chat)
         register(checks.check_assistant)

@@ -48,6 +48,7 @@ from chatmemory_django.chat.model import (
     ChatRequest,
     ChatResponse,
     InvalidRequestError,
+    TokenUsage,
 )
 from chatmemory_django.chat.outgoing import with_changes
 from chatmemory_django.chat.responses import AnswerResponse, Protocol
@@ -57,7 +58,6 @@ from chatmemory_django.chat.starting import StartOptions, start
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.core.reasons import Explained
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread

@@ -17,6 +17,7 @@ from django.utils.functional import Promise
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat
+from chatmemory_django.chat.costs.conf import check_costs
 from chatmemory_django.chat.named import takes_asked
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.core.limits import ASSISTANT_NAME, MAX_ASSISTANT_LENGTH
@@ -42,8 +43,8 @@ ENGINES_OF_TENANTS = frozenset({"django_pgschemas", "django_tenants", "tenant_sc
 
 
 def check_chat(**kwargs: Any) -> list[CheckMessage]:
-    """Check ``CHATMEMORY["CHAT"]``."""
-    return Chat.check(_values)
+    """Check ``CHATMEMORY["CHAT"]``, ``COST`` and ``BUDGET``."""
+    return [*Chat.check(_values), *check_costs()]
 
 
 def check_assistant(**kwargs: Any) -> list[CheckMessage]:

@@ -11,6 +11,9 @@ Generates: TypeAlias = Literal["web", "worker"]
 Left: TypeAlias = Literal["stop", "wait", "refuse"]
 """What a question does to an answer in progress that nobody listens to any more."""
 
+COST_DIGITS, COST_PLACES = 20, 10
+"""How many digits a stored cost has, and how many of them behind the point: one token can cost 0.00000003."""
+
 _RATE = "chatmemory.E033"
 
 

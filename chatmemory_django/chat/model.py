@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, Self, TypeAlias, overload
 from uuid import UUID
@@ -18,7 +18,6 @@ from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.chat.surrogates import Halves, whole
-from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.private import aprivate, empty_frames, private
 from chatmemory_django.db.threads import from_thread, in_own_thread
 from chatmemory_django.messages import (
@@ -29,6 +28,30 @@ from chatmemory_django.messages import (
     UserMessage,
     checked_messages,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """
+    The number of tokens that a call used; None for what the model does not report.
+
+    *input* and *output* are all that is billed, and the others are parts of them. Of the input, *cached_input* was read
+    from the vendor's cache of prompts, and *cache_write* was written to it, of which *cache_write_1h* is kept for an
+    hour instead of the vendor's default; both have prices of their own. *reasoning* is the part of the output that was
+    thinking.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    total: int | None = None
+    cached_input: int | None = None
+    reasoning: int | None = None
+    cache_write: int | None = None
+    cache_write_1h: int | None = None
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        """Return the sum of both; what neither reports stays None."""
+        return TokenUsage(*map(_sum, astuple(self), astuple(other)))
 
 
 class FinishReason(StrEnum):
@@ -434,3 +457,7 @@ def _pieces(response: ChatResponse) -> Iterator[ChatEvent]:
     for index, call in enumerate(message.tool_execution_requests):
         yield PartialToolCall(index, call.id, call.name, call.arguments or "")
     yield response
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.formats.arguments import to_text
 from chatmemory_django.formats.files import PDF, base64_of, content_of, media_type_of
 from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group
@@ -45,9 +44,6 @@ NAME = "pydantic_ai"
 
 FAILED = {"success": False, "failed": True, "retried": True, "interrupted": True}
 """Whether a tool failed, by the outcome of its call. A call that was denied did not run."""
-
-REASONING = ("reasoning_tokens", "thoughts_tokens")
-"""Where vendors' classes put the number of tokens of thinking that have no field of their own."""
 
 FILES = frozenset({"image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"})
 
@@ -130,22 +126,6 @@ def metadata_of(model_message: Mapping[str, Any]) -> dict[str, Any] | None:
         "usage": {name: count for name, count in counts.items() if count} or None,
     }
     return {name: value for name, value in found.items() if value is not None} or None
-
-
-def token_usage(usage: Any) -> TokenUsage | None:
-    """Return what *usage*, a ``RequestUsage``, reports; None if that is nothing."""
-    if not (usage.input_tokens or usage.output_tokens):
-        return None
-    others = [usage.output_reasoning_tokens, *(usage.details.get(name, 0) for name in REASONING)]
-    return TokenUsage(
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.input_tokens + usage.output_tokens,
-        cached_input=usage.cache_read_tokens or None,
-        reasoning=next(filter(None, others), None),
-        cache_write=usage.cache_write_tokens or None,
-        cache_write_1h=usage.cache_write_1h_tokens or None,
-    )
 
 
 def _request(part_kind: str, moment: Mapping[str, Any], **part: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ removes messages from them, calls ``forget_copies``; what is left of them for a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from django.db.models import Model
@@ -28,33 +28,29 @@ class Forget(Protocol):
     def __call__(self, using: str, conversations: Mapping[int, str], *, erased: bool) -> None: ...
 
 
-class Prune(Protocol):
-    """
-    Deletes in the database *using* what an app need not keep any longer: nothing in a *dry_run*.
-
-    *asked* is the value of the option: a timedelta or None, if that takes days, otherwise whether it is given. It
-    yields texts to print, and None after each step of long work.
-    """
-
-    def __call__(self, using: str, asked: Any, *, dry_run: bool) -> Iterable[str | None]: ...
-
-
 class Pruning(NamedTuple):
-    """What ``prune_chatmemory`` does for an app in each run, whether its *option* is given or not."""
+    """
+    What ``prune_chatmemory`` does for an app in each run, whether its *option*, such as "--sum-calls", is given or not.
 
-    prune: Prune
+    *prune* is called with the database, the value of the option (a timedelta or None if it *takes_days*, otherwise
+    whether it is given), and whether it is a dry run, in which it deletes nothing. It yields texts to print, and None
+    after each of its *steps*, of which progress is shown if they have a name. With its option alone, no conversation is
+    pruned.
+    """
+
+    prune: Callable[[str, Any, bool], Iterable[str | None]]
     option: str = ""
-    """For example ``"--sum-calls"``; with that alone, no conversation is pruned. Empty for none."""
     help: str = ""
     takes_days: bool = False
     steps: str = ""
-    """What is shown as its progress, for example "steps of the index"; empty for nothing."""
 
 
 _registered: list[Forget] = []
 _of_rows: list[Forget] = []
-_outliving: list[type[Model]] = []
-_prunings: list[Pruning] = []
+outliving: list[type[Model]] = []
+"""What ``outlives`` registered."""
+prunings: list[Pruning] = []
+"""What ``prunes`` registered."""
 
 
 def keeps_copies(forget: Forget, *, of_rows: bool = False) -> None:
@@ -70,23 +66,13 @@ def keeps_copies(forget: Forget, *, of_rows: bool = False) -> None:
 
 def outlives(model: type[Model]) -> None:
     """Register *model*, whose rows outlive their ``conversation``, and then name none."""
-    if model not in _outliving:
-        _outliving.append(model)
+    if model not in outliving:
+        outliving.append(model)
 
 
-def outliving() -> Sequence[type[Model]]:
-    """Return the models that ``outlives`` registered."""
-    return _outliving
-
-
-def prunes(*prunings: Pruning) -> None:
+def prunes(*added: Pruning) -> None:
     """Register what ``prune_chatmemory`` does for an app, in this order."""
-    _prunings.extend(each for each in prunings if each not in _prunings)
-
-
-def prunings() -> Sequence[Pruning]:
-    """Return what ``prunes`` registered."""
-    return _prunings
+    prunings.extend(each for each in added if each not in prunings)
 
 
 def forget_rows(using: str, conversations: Mapping[int, str]) -> None:

@@ -107,7 +107,7 @@ def delete_rows(using: str, keys: Collection[int]) -> tuple[int, dict[str, int]]
     """Delete the rows of the conversations *keys* in their transaction; return what ``QuerySet.delete`` does."""
     deleted = Message.objects.using(using).filter(conversation__in=list(keys)).delete()
     release_files(keys, using)
-    for model in outliving():
+    for model in outliving:
         model._default_manager.using(using).filter(conversation__in=list(keys)).update(conversation=None)
     return deleted
 
@@ -141,7 +141,7 @@ def delete_left(using: str, keys: Iterable[int] | None = None) -> None:
     for key in listed.values_list("pk", flat=True) if keys is None else keys:
         for around in runs(Message.objects.using(using).filter(conversation=key)):
             _in_turn(using, partial(_delete_run, using, key, around))
-        for model in outliving():
+        for model in outliving:
             rest = model._default_manager.using(using).filter(conversation=key)
             while some := list(rest.values_list("pk", flat=True)[:BATCH]):
                 _in_turn(using, partial(rest.filter(pk__in=some).update, conversation=None))

@@ -74,7 +74,7 @@ class Beside:
     """Whether the store has written them; otherwise, the caller does."""
 
 
-class AdditionOptions(TypedDict, total=False):
+class AddOptions(TypedDict, total=False):
     """Those of the options of ``ChatMemoryStore.append_messages`` by which is decided what to add, see there."""
 
     after: int | None
@@ -87,7 +87,7 @@ class AdditionOptions(TypedDict, total=False):
     costs: Sequence[int | None]
 
 
-class AppendOptions(AdditionOptions, total=False):
+class AppendOptions(AddOptions, total=False):
     """The options of ``ChatMemoryStore.append_messages``, see there."""
 
     beside: Beside | None

@@ -11,6 +11,7 @@ from django.core.checks import Error, Warning, run_checks  # noqa: A004  # Djang
 import chatmemory_django
 from chatmemory_django import checks, conf
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.costs.conf import check_costs
 from chatmemory_django.checks import check_databases, check_settings
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -39,7 +40,7 @@ class NotAMemory:
 
 def found(settings, **chatmemory: object) -> list:
     settings.CHATMEMORY = chatmemory
-    return check_settings()
+    return [*check_settings(), *check_costs()]
 
 
 def memory_of(path: object, **options: object) -> dict:

@@ -143,7 +143,7 @@ class TestPrune:
 
     @pytest.mark.parametrize("options", [["--sum-calls"], ["--calls-older-than", 9], ["--search-index"]])
     def test_prune_has_no_options_of_apps_that_are_not_installed(self, settings, monkeypatch, options):
-        monkeypatch.setattr(copies, "_prunings", [])
+        monkeypatch.setattr(copies, "prunings", [])
 
         with pytest.raises(CommandError, match=f"unrecognized arguments: {options[0]}"):
             run("prune_chatmemory", *options)
@@ -158,12 +158,12 @@ class TestPrune:
     def test_prune_does_what_an_app_registers(self, monkeypatch):
         seen = []
 
-        def prune(using, asked, *, dry_run):
+        def prune(using, asked, dry_run):
             seen.append((using, asked, dry_run))
             yield None
             yield f"Asked: {asked}."
 
-        monkeypatch.setattr(copies, "_prunings", [])
+        monkeypatch.setattr(copies, "prunings", [])
         copies.prunes(copies.Pruning(prune, "--words-older-than", "Words.", takes_days=True, steps="words"))
 
         assert run("prune_chatmemory", "--words-older-than", 9) == "Asked: 9 days, 0:00:00.\n"

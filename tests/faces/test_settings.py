@@ -7,9 +7,10 @@ from django.test import override_settings
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat, chat_settings
+from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.contrib.encryption.conf import Encryption
 
-SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Encryption]
+SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Costs, Encryption]
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -13,21 +13,19 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import F
 from django.db.models.lookups import Exact
 
 from chatmemory_django.access import access_policy
 from chatmemory_django.chat.costs.calls import Account
+from chatmemory_django.chat.costs.conf import Budget
 from chatmemory_django.chat.costs.tables import BUDGET_LOCKS, BudgetLock, LabelValue, ModelCall
 from chatmemory_django.chat.costs.usage import selects
 from chatmemory_django.chat.runs.tables import Run
-from chatmemory_django.chat.runs.taking import Taken
 from chatmemory_django.core.given import given
 from chatmemory_django.core.labels import label_in
-from chatmemory_django.core.usage import Budget
 from chatmemory_django.db.moments import LATEST
-from chatmemory_django.stores.base import OtherRow
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -51,6 +49,7 @@ class Limits:
 
     def __init__(self, budgets: Sequence[Budget], account: Account, labels: Mapping[str, str]) -> None:
         self._account = account
+        self.using = account.database
         self._labels = labels
         self.budgets = [each for each in budgets if self._whose(each) is not None]
         now = datetime.now(UTC)
@@ -95,7 +94,7 @@ class Limits:
         if not selected:
             return found
         union = " UNION ALL ".join(selected)
-        with connections[self._account.database].cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(f"SELECT budget, SUM(tokens), SUM(cost) FROM ({union}) parts GROUP BY budget", values)  # noqa: S608  # as above
             for number, tokens, cost in cursor.fetchall():
                 found[number] = Amount(int(tokens or 0), Decimal(str(cost or 0)))  # SQLite adds floats
@@ -105,7 +104,7 @@ class Limits:
         """Let others who lock one of the strict budgets of the same account wait until the end of the transaction."""
         keys = [f"{each.of} {self._whose(each)}" for each in self.budgets if each.strict]
         numbers = {zlib.crc32(key.encode()) % BUDGET_LOCKS for key in keys}
-        locks = BudgetLock.objects.using(self._account.database)
+        locks = BudgetLock.objects.using(self.using)
         # An UPDATE locks rows on every database, SQLite too, and in REPEATABLE READ it comes before the first read.
         while locks.filter(pk__in=numbers).update(id=F("id")) < len(numbers):
             locks.bulk_create([BudgetLock(id=number) for number in sorted(numbers)], ignore_conflicts=True)
@@ -115,19 +114,6 @@ class Limits:
         reserved = {"reserved": amount.tokens, "reserved_cost": amount.cost, "labels": dict(self._labels)}
         Run.objects.using(using).filter(pk=run).update(**reserved)
 
-    def released(self, taken: Taken) -> OtherRow:
-        """Return how the row of a run changes, while it is its own, so that it reserves nothing any more."""
-        return OtherRow(Run, {"reserved": None, "reserved_cost": None}, {"id": taken.run, "fence": taken.fence})
-
-    def in_transaction(self) -> transaction.Atomic:
-        """Return a transaction in the database of the calls."""
-        return transaction.atomic(using=self._account.database)
-
-    @property
-    def using(self) -> str:
-        """The database of the calls."""
-        return self._account.database
-
     def _whose(self, budget: Budget) -> Any:
         """Return whose calls count for *budget*; None if it does not apply."""
         if budget.of == "user":
@@ -136,7 +122,7 @@ class Limits:
 
     def _parts(self, budget: Budget, since: datetime, run: UUID | None) -> Iterator[tuple[str, str, Sequence[Any]]]:
         """Yield the columns to read of calls, their sums and runs that count for *budget*, and the SQL of these."""
-        using, whose = self._account.database, self._whose(budget)
+        using, whose = self.using, self._whose(budget)
         calls, runs = ModelCall.objects.using(using), Run.objects.using(using).alive().filter(reserved__isnull=False)
         runs = runs if run is None else runs.exclude(pk=run)
         name, labels = label_in(budget.of), None

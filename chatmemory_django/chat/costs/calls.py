@@ -7,7 +7,7 @@ A call is recorded once it has ended. That never makes an answer fail: if it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,20 +20,28 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Subquery
 from django.utils import timezone
 
-from chatmemory_django import conf
+from chatmemory_django.chat.costs.conf import costs, to_cost
 from chatmemory_django.chat.costs.estimates import NOTHING, Estimate, Part, is_refusal
 from chatmemory_django.chat.costs.summing import midnight, sum_calls
 from chatmemory_django.chat.costs.tables import MAX_NAME_LENGTH, ModelCall, Outcome, Purpose
-from chatmemory_django.chat.model import ChatEvent, ChatResponse, PartialText, PartialThinking, PartialToolCall
+from chatmemory_django.chat.model import (
+    ChatEvent,
+    ChatResponse,
+    PartialText,
+    PartialThinking,
+    PartialToolCall,
+    TokenUsage,
+)
+from chatmemory_django.conf import imported
 from chatmemory_django.core.given import given
 from chatmemory_django.core.labels import checked_labels
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
-from chatmemory_django.core.usage import TokenUsage, to_cost
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.threads import from_callback, in_thread, to_its_end
 from chatmemory_django.messages import AiMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.copies import Pruning
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -71,20 +79,21 @@ class Call:
     _cost: tuple[Decimal | None] | None = None
 
     def note(self, event: ChatEvent) -> None:
-        """Note an *event* of the model."""
+        """Note an *event* of a ``ChatModel``: a piece of the answer or, at its end, what the call used."""
         match event:
             case ChatResponse(metadata=metadata):
                 if not self.estimate.is_answered:
                     self.estimate.arrived(_written(event.ai_message))
                 tier = metadata.attributes.get("service_tier")
-                self.complete(metadata.token_usage, metadata.model_name, tier if isinstance(tier, str) else None)
+                tier = tier if isinstance(tier, str) else None
+                self.used(metadata.token_usage, metadata.model_name, service_tier=tier)
             case PartialToolCall():
                 self.estimate.arrived((event.name or "") + event.arguments)
             case PartialText() | PartialThinking():
                 self.estimate.arrived(event.text)
 
-    def complete(self, usage: TokenUsage | None, model: str | None, service_tier: str | None = None) -> None:
-        """Note that the model has answered, and what it reported: *usage*, name and service tier."""
+    def used(self, usage: TokenUsage | None, model: str | None = None, *, service_tier: str | None = None) -> None:
+        """Note what the call used, at which *service_tier*, and the *model* that answered, if it is another one."""
         self.service_tier = service_tier
         self.usage = usage or NOTHING
         self._counted = None if self.usage == NOTHING else usage
@@ -132,7 +141,7 @@ class Call:
             return None
         known = {"purpose": self.purpose, "labels": dict(self.labels), "service_tier": self.service_tier}
         try:
-            function = cast("Callable[..., Any] | None", conf.imported(conf.general().COST))
+            function = cast("Callable[..., Any] | None", imported(costs().COST))
             cost = None if function is None else function(self.model, usage, **given(function, known))
             return None if cost is None else to_cost(cost)
         except Exception:
@@ -218,13 +227,12 @@ def _values(call: Call) -> dict[str, Any]:
     }
 
 
-class CallRecorder:
+@dataclass
+class CallRecorder(Call):
     """Records the call of a model in its block, ``with`` or ``async with``; ``record_call`` returns it."""
 
-    def __init__(self, call: Call, account: Account) -> None:
-        self._call = call
-        self._account = account
-        self._is_stopped = False
+    account: Account = Account()
+    _is_stopped: bool = False
 
     def sends(self, parts: str | Iterable[Part]) -> None:
         """
@@ -232,19 +240,11 @@ class CallRecorder:
 
         The *parts* are iterated over only then, and only their length is recorded.
         """
-        self._call.estimate.sends(parts)
+        self.estimate.sends(parts)
 
     def arrived(self, text: str) -> None:
         """Note a piece of the answer, for the same estimate."""
-        self._call.estimate.arrived(text)
-
-    def note(self, event: ChatEvent) -> None:
-        """Note an *event* of a ``ChatModel``: a piece of the answer or, at its end, what the call used."""
-        self._call.note(event)
-
-    def used(self, usage: TokenUsage, model: str | None = None, *, service_tier: str | None = None) -> None:
-        """Note what the call used, at which *service_tier*, and the *model* that answered, if it is another one."""
-        self._call.complete(usage, model, service_tier)
+        self.estimate.arrived(text)
 
     def stop(self) -> None:
         """Note that the call is cancelled, although no exception ends it."""
@@ -253,20 +253,17 @@ class CallRecorder:
     def end(self, error: BaseException | None = None) -> None:
         """Record the call, which *error* may have ended, without a block: in a callback, in any thread."""
         self._end(error)
-        from_callback(partial(self._account.write, [self._call]))
+        from_callback(partial(self.account.write, [self]))
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None or self._is_stopped:
-            self._call.fail(error or GeneratorExit())
-        elif self._call.outcome != Outcome.COMPLETED:
-            self._call.complete(None, None)
-
-    def __enter__(self) -> Self:
-        return self
+            self.fail(error or GeneratorExit())
+        elif self.outcome != Outcome.COMPLETED:
+            self.used(None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._end(error)
-        self._account.write([self._call])
+        self.account.write([self])
 
     async def __aenter__(self) -> Self:
         return self
@@ -275,7 +272,7 @@ class CallRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._end(error)
-        await to_its_end(in_thread(self._account.write, [self._call]))  # a cancelled call is recorded, too
+        await to_its_end(in_thread(self.account.write, [self]))  # a cancelled call is recorded, too
 
 
 def record_call(
@@ -302,7 +299,7 @@ def record_call(
     if memory_id is not None:
         account = Account(account.owner, memory_key(memory_id), account.using)
     own = checked_labels({**getattr(memory, "labels", {}), **(labels or {})})
-    return CallRecorder(Call(purpose, model, labels=own), account)
+    return CallRecorder(purpose, model, labels=own, account=account)
 
 
 def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: bool = False) -> int:
@@ -322,6 +319,27 @@ def prune_calls(older_than: timedelta, *, using: str | None = None, dry_run: boo
     while keys := list(old.order_by("created_at").values_list("pk", flat=True)[:PRUNED_AT_ONCE]):
         count += old.filter(pk__in=keys).delete()[0]
     return count
+
+
+def _sum(using: str, asked: bool, dry_run: bool) -> Iterator[str]:
+    if not dry_run:
+        count = sum_calls(using=using)
+        if asked:
+            yield f"Summed up {count:,} calls."
+
+
+def _prune(using: str, asked: timedelta | None, dry_run: bool) -> Iterator[str]:
+    if asked is not None:
+        count = prune_calls(asked, using=using, dry_run=dry_run)
+        yield f"{'Would have deleted' if dry_run else 'Deleted'} the records of {count:,} calls."
+
+
+_OLD = "Delete the records of what models used in calls more than this many days ago."
+_SUMS = (
+    "Sum up the calls of past days, so that what months used is read quickly. This is always done; with this option "
+    "alone, nothing else is."
+)
+PRUNINGS = (Pruning(_sum, "--sum-calls", _SUMS), Pruning(_prune, "--calls-older-than", _OLD, takes_days=True))
 
 
 def _written(message: AiMessage) -> str:

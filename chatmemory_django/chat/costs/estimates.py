@@ -16,9 +16,9 @@ from chatmemory_django.chat.model import (
     ChatRequest,
     InvalidRequestError,
     RateLimitError,
+    TokenUsage,
     UnavailableError,
 )
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 

@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from django.db import transaction
+
 from chatmemory_django import observing
 from chatmemory_django.chat.costs.budgets import Amount, Limits
 from chatmemory_django.chat.costs.calls import Account, Call, payer
 from chatmemory_django.chat.costs.estimates import parts_of
 from chatmemory_django.chat.costs.tables import Purpose
-from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, RateLimitError
+from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, RateLimitError, TokenUsage
 from chatmemory_django.chat.runs.leases import Lease
-from chatmemory_django.core.usage import TokenUsage
+from chatmemory_django.chat.runs.tables import Run
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
@@ -100,7 +102,7 @@ class Ledger:
 
     def _check_locked(self) -> None:
         """Check what is left now, while nobody else does, and reserve it."""
-        with self._limits.in_transaction():
+        with transaction.atomic(using=self._limits.using):
             self._limits.lock()
             self._spent, amount = None, self._reserved
             self._check(self._calls[self._written :], amount)  # those that are written are among what is read
@@ -139,8 +141,9 @@ class Ledger:
     @property
     def _released(self) -> list[OtherRow]:
         """What gives back what was reserved for a call, in the transaction that records it: it must not count twice."""
-        taken = self._lease.taken
-        return [self._limits.released(taken)] if self._limits.is_strict and taken is not None else []
+        if (taken := self._lease.taken) is None or not self.is_strict:
+            return []
+        return [OtherRow(Run, {"reserved": None, "reserved_cost": None}, {"id": taken.run, "fence": taken.fence})]
 
     def call(self, request: ChatRequest) -> AbstractContextManager[object]:
         """Note the call of the model that the block makes with *request*, and how it ends."""

@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
+from chatmemory_django.chat.conf import COST_DIGITS, COST_PLACES
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.fields import ExactCharField, OwnerField, SparseIndex

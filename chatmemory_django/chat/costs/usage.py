@@ -15,6 +15,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import TruncDate
 from django.db.models.lookups import Exact
 
+from chatmemory_django.chat.conf import COST_PLACES
 from chatmemory_django.chat.costs.summing import DAY, midnight
 from chatmemory_django.chat.costs.tables import (
     MEASURES,
@@ -26,7 +27,6 @@ from chatmemory_django.chat.costs.tables import (
     Span,
 )
 from chatmemory_django.core.labels import label_in
-from chatmemory_django.core.usage import COST_PLACES
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic_ai.messages import (
     ModelResponse,
@@ -29,9 +30,12 @@ from chatmemory_django.chat.model import (
     PartialText,
     PartialThinking,
     PartialToolCall,
+    TokenUsage,
 )
 from chatmemory_django.chat.pydantic_ai.kept import to_message
-from chatmemory_django.formats.pydantic_ai import token_usage
+
+REASONING = ("reasoning_tokens", "thoughts_tokens")
+"""Where vendors' classes put the number of tokens of thinking that have no field of their own."""
 
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -120,3 +124,19 @@ class Pieces:
 
 def _arguments(given: str | dict[str, object] | None) -> str:
     return given if isinstance(given, str) else "" if given is None else json.dumps(given, ensure_ascii=False)
+
+
+def token_usage(usage: Any) -> TokenUsage | None:
+    """Return what *usage*, a ``RequestUsage``, reports; None if that is nothing."""
+    if not (usage.input_tokens or usage.output_tokens):
+        return None
+    others = [usage.output_reasoning_tokens, *(usage.details.get(name, 0) for name in REASONING)]
+    return TokenUsage(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.input_tokens + usage.output_tokens,
+        cached_input=usage.cache_read_tokens or None,
+        reasoning=next(filter(None, others), None),
+        cache_write=usage.cache_write_tokens or None,
+        cache_write_1h=usage.cache_write_1h_tokens or None,
+    )

@@ -1,13 +1,14 @@
-"""The deletion of streams along with the conversations or messages that they repeat."""
+"""The deletion of streams along with the conversations or messages that they repeat, and of runs of long ago."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from django.db import router, transaction
 
+from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams, streams
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Streams, delete_old, streams
 from chatmemory_django.chat.runs.tables import AnswerChunk
 
 
@@ -39,3 +40,11 @@ def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool
 def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
     """Delete the streams in these conversations but of the answers that go on."""
     kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])
+
+
+def delete_rest(using: str, asked: bool, dry_run: bool) -> Iterable[str]:
+    """Delete the runs of long ago, and what is left of streams that ended, but in a *dry_run*; see ``Pruning``."""
+    if not dry_run:
+        leases.prune(using, chat_settings().RUN_SECONDS)
+        delete_old(router.db_for_write(AnswerChunk, beside=using))  # may be another than that of conversations
+    return ()

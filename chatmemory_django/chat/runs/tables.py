@@ -9,8 +9,8 @@ from typing import Any, Self
 from django.db import models
 from django.db.models import Q
 
+from chatmemory_django.chat.conf import COST_DIGITS, COST_PLACES
 from chatmemory_django.core.limits import MAX_ASSISTANT_LENGTH, MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_MEMORY_ID_LENGTH
-from chatmemory_django.core.usage import COST_DIGITS, COST_PLACES
 from chatmemory_django.db.contexts import MAX_CAPTURED
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.models import EncryptedTextField, ExactCharField

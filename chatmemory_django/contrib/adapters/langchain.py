@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chatmemory_django.chat.model import TokenUsage
 from chatmemory_django.contrib.adapters.histories import History
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import leaving_no_connection, to_its_end
 from chatmemory_django.formats.langchain import LANGCHAIN, item_to_message
 from chatmemory_django.messages import ChatMessage

@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Exists, OuterRef, Q
 
-from chatmemory_django.core.usage import TokenUsage
+from chatmemory_django.chat.model import TokenUsage
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.llama_index import LLAMA_INDEX, item_to_message

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from chatmemory_django.chat.model import TokenUsage
 from chatmemory_django.contrib.adapters.histories import History
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.db.threads import to_its_end
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS, item_to_message
 from chatmemory_django.messages import ChatMessage

@@ -31,7 +31,7 @@ def looks_up(scope: QuerySet[Any], terms: Sequence[str], condition: Q) -> bool:
     return connections[scope.db].vendor == "postgresql" and postgresql.looks_up(scope, terms, condition)
 
 
-def forget_deleted(using: str, asked: bool, *, dry_run: bool) -> Iterator[None]:
+def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
     """
     Remove from the index in the database *using* what it still holds of deleted messages, in steps.
 

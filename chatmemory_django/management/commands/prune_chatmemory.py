@@ -11,8 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django import conf
 from chatmemory_django.management.base import ConversationsCommand, days
-from chatmemory_django.models import Conversation
-from chatmemory_django.models.copies import prunings
+from chatmemory_django.models import Conversation, copies
 from chatmemory_django.operations import apply_retention, prune
 
 _DAYS: Mapping[str, Any] = {"type": days, "metavar": "DAYS"}
@@ -43,7 +42,7 @@ class Command(ConversationsCommand):
             help="Erase conversations, with memory and history, that were last written to more than this many days "
             "ago.",
         )
-        for each in prunings():
+        for each in copies.prunings:
             if each.option:
                 parser.add_argument(each.option, help=each.help, **(_DAYS if each.takes_days else _SWITCH))
         parser.add_argument("--dry-run", **_SWITCH, help="Print what would be deleted, without deleting it.")
@@ -60,10 +59,10 @@ class Command(ConversationsCommand):
     ) -> None:
         """Prune the conversations, and print what was deleted."""
         has_periods = history_older_than is not None or idle is not None
-        asked = [options.get(each.option.strip("-").replace("-", "_")) for each in prunings()]
+        asked = [options.get(each.option.strip("-").replace("-", "_")) for each in copies.prunings]
         is_as_set = not has_periods and not any(asked)
         if is_as_set and conf.retention() is None:
-            own = (f"{each.option} DAYS" if each.takes_days else each.option for each in prunings() if each.option)
+            own = (f"{each.option} DAYS" if each.takes_days else each.option for each in copies.prunings if each.option)
             names = ["--history-older-than DAYS", "--idle DAYS", *own]
             raise CommandError(
                 f"Use {', '.join(names[:-1])}, or {names[-1]}, or set CHATMEMORY['RETENTION'].", returncode=2
@@ -85,9 +84,9 @@ class Command(ConversationsCommand):
                 "messages of others."
             )
         using = self.conversations(database).db
-        for each, value in zip(prunings(), asked, strict=True):
+        for each, value in zip(copies.prunings, asked, strict=True):
             with self.progress(each.steps, None, verbosity if each.steps else 0) as progress:
-                for text in each.prune(using, value, dry_run=dry_run):
+                for text in each.prune(using, value, dry_run):
                     if text is None:
                         progress.advance()
                     else:

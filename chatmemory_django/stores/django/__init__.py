@@ -30,14 +30,7 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.files import ConversationKey, files_of, keeps_references, whole, whole_rows
 from chatmemory_django.storages import MissingFileError
-from chatmemory_django.stores.base import (
-    AdditionOptions,
-    Appended,
-    Beside,
-    ChatMemoryStore,
-    MessageNotFoundError,
-    Reading,
-)
+from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
@@ -225,7 +218,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         beside: Beside | None = None,
         fence: int | None = None,
         conversation: object = None,
-        **options: Unpack[AdditionOptions],
+        **options: Unpack[AddOptions],
     ) -> Appended:
         of_write = {"create": not options.get("after"), "window": window, "beside": beside, "fence": fence}
         write = self._write(memory_id, conversation=conversation, **of_write)

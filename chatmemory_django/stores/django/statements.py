@@ -358,7 +358,7 @@ def _insert(count: int) -> Statement:
     )
 
 
-class _WriteBeside(Statement):
+class _Beside(Statement):
     """The INSERT of an ``OtherRow`` of *model*, with values for the fields *names*, or its UPDATE *where* it is."""
 
     def __init__(self, model: Any, names: tuple[str, ...], where: tuple[str, ...]) -> None:
@@ -386,11 +386,11 @@ class _WriteBeside(Statement):
         return f"INSERT INTO {table} ({', '.join(columns)}) {rows}", slots
 
 
-_write_beside = cache(_WriteBeside)
+_beside = cache(_Beside)
 
 
-def _beside(row: OtherRow) -> _WriteBeside:
-    return _write_beside(row.model, tuple(row.values), tuple(row.where))
+def _beside_of(row: OtherRow) -> _Beside:
+    return _beside(row.model, tuple(row.values), tuple(row.where))
 
 
 class _MoveAndInsert(Statement):
@@ -403,13 +403,7 @@ class _MoveAndInsert(Statement):
     """
 
     def __init__(
-        self,
-        moved: Statement,
-        count: int,
-        columns: frozenset[str],
-        beside: tuple[_WriteBeside, ...],
-        *,
-        completes: bool,
+        self, moved: Statement, count: int, columns: frozenset[str], beside: tuple[_Beside, ...], *, completes: bool
     ) -> None:
         super().__init__(lambda using: None)
         self._moved = moved
@@ -558,11 +552,11 @@ def insert(
 def write_beside(cursor: CursorWrapper, conversation_id: int, rows: Sequence[OtherRow]) -> None:
     """Write *rows*; new ones are of that conversation, which is locked."""
     for row in rows:
-        _beside(row).run(cursor, _values_beside(conversation_id, [row]))
+        _beside_of(row).run(cursor, _values_beside(conversation_id, [row]))
 
 
 def _values_beside(conversation_id: int, rows: Sequence[OtherRow]) -> dict[str, Any]:
-    """Return the values for ``_WriteBeside``."""
+    """Return the values for ``_Beside``."""
     return {
         f"{name}_beside_{index}": value
         for index, row in enumerate(rows)
@@ -589,13 +583,8 @@ def move_and_insert(
     )
     values["completes"] = list(change.completes)
     values.update(_values_beside(change.before.id, beside))
-    statement = _move_and_insert(
-        _move_of(change, owner),
-        len(change.rows),
-        columns,
-        tuple(map(_beside, beside)),
-        completes=bool(change.completes),
-    )
+    moved, others = _move_of(change, owner), tuple(map(_beside_of, beside))
+    statement = _move_and_insert(moved, len(change.rows), columns, others, completes=bool(change.completes))
     return statement.run(cursor, values) > 0
 
 

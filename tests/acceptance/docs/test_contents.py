@@ -15,6 +15,7 @@ from chatmemory_django import conf
 from chatmemory_django.chat import urls as chat_urls
 from chatmemory_django.chat.answers.ui_steps import RESTARTED
 from chatmemory_django.chat.conf import Chat
+from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
@@ -47,10 +48,11 @@ def defaults_shown(name):
 
 
 SECTIONS = [conf.Rest, Chat, Encryption]
+WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults()}
 
 
 def test_the_defaults_in_the_settings_page_are_the_defaults():
-    assert defaults_shown("MEMORY") == {**conf.General.defaults(), **{section.key: {} for section in SECTIONS}}
+    assert defaults_shown("MEMORY") == {**WITHOUT_SECTION, **{section.key: {} for section in SECTIONS}}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -59,7 +61,7 @@ def test_the_defaults_of_a_section_in_the_settings_page_are_the_defaults(section
 
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():
-    names = {name for section in SECTIONS for name in [section.key, *section.defaults()]} | {*conf.General.defaults()}
+    names = {name for section in SECTIONS for name in [section.key, *section.defaults()]} | {*WITHOUT_SECTION}
     cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES["settings.md"], re.MULTILINE))
 
     assert missing(names, cells) == [], "docs/settings.md does not explain these settings."

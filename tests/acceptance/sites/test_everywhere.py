@@ -13,8 +13,8 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.calls import record_call
+from chatmemory_django.chat.model import TokenUsage
 from chatmemory_django.chat.models import ModelCall, Run
-from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.messages import (
     AiMessage,
     CustomMessage,

@@ -21,9 +21,8 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
-from chatmemory_django.chat.pydantic_ai.answers import count_last_usage
-from chatmemory_django.core.usage import TokenUsage
-from chatmemory_django.formats.pydantic_ai import to_messages, token_usage
+from chatmemory_django.chat.pydantic_ai.answers import count_last_usage, token_usage
+from chatmemory_django.formats.pydantic_ai import to_messages
 from chatmemory_django.messages import ChatMessage
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class _Recorded(WrapperModel):
     ) -> ModelResponse:
         async with self._call(messages, parameters) as call:
             response = await self.wrapped.request(messages, settings, parameters)
-            call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
+            call.used(token_usage(response.usage), response.model_name)
         return response
 
     @asynccontextmanager
@@ -94,7 +93,7 @@ class _Recorded(WrapperModel):
             if response.state in {"incomplete", "interrupted"}:
                 call.stop()
             else:
-                call.used(token_usage(response.usage) or TokenUsage(), response.model_name)
+                call.used(token_usage(response.usage), response.model_name)
 
     def _call(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> CallRecorder:
         call = self._calls.recorder(self.wrapped.model_name)

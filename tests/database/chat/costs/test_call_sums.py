@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.chat.costs.budgets import Limits
 from chatmemory_django.chat.costs.calls import Account, prune_calls
+from chatmemory_django.chat.costs.conf import Budget
 from chatmemory_django.chat.costs.summing import sum_calls
 from chatmemory_django.chat.costs.usage import tokens_by_day, usage
 from chatmemory_django.chat.models import CallSum, ModelCall
-from chatmemory_django.core.usage import Budget
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -242,7 +242,7 @@ class TestAnswers:
         def fail(*args: object, **options: object) -> None:
             raise DatabaseError("The disk is full.")
 
-        monkeypatch.setattr("chatmemory_django.stores.django.statements._beside", fail)
+        monkeypatch.setattr("chatmemory_django.stores.django.statements._beside_of", fail)
         monkeypatch.setattr(ModelCall, "save", fail)
         with caplog.at_level(logging.ERROR):
             assert Assistant(ScriptedModel("Yes")).chat("c", "Tea?", owner=ann) == "Yes"

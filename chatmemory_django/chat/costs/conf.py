@@ -1,41 +1,37 @@
-"""What a call of a model used, and what a user may use: token counts and budgets."""
+"""What calls cost, and what may be used: the settings ``COST`` and ``BUDGET``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
+
+from chatmemory_django.chat.conf import COST_DIGITS, COST_PLACES
+from chatmemory_django.conf import Rule, Section, imported
+from chatmemory_django.core.given import given
 from chatmemory_django.core.labels import label_in
 
-COST_DIGITS, COST_PLACES = 20, 10
-"""How many digits a stored cost has, and how many of them behind the point: one token can cost 0.00000003."""
+
+class Costs(Section):
+    """What the app reads of ``CHATMEMORY`` itself."""
+
+    COST: Annotated[
+        object,
+        Rule(
+            "the path of a function of a model's name and a TokenUsage, or None",
+            lambda cost: cost is None or callable(imported(cost)),
+            "For example 'mysite.costs.cost'.",
+        ),
+        "chatmemory.E061",
+    ] = None
+    BUDGET: object = None
+    """A dict or several, a function of a user that returns that or None, or its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
-    """
-    The number of tokens that a call used; None for what the model does not report.
-
-    *input* and *output* are all that is billed, and the others are parts of them. Of the input, *cached_input* was read
-    from the vendor's cache of prompts, and *cache_write* was written to it, of which *cache_write_1h* is kept for an
-    hour instead of the vendor's default; both have prices of their own. *reasoning* is the part of the output that was
-    thinking.
-    """
-
-    input: int | None = None
-    output: int | None = None
-    total: int | None = None
-    cached_input: int | None = None
-    reasoning: int | None = None
-    cache_write: int | None = None
-    cache_write_1h: int | None = None
-
-    def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Return the sum of both; what neither reports stays None."""
-        return TokenUsage(*map(_sum, astuple(self), astuple(other)))
+costs = Costs.current
 
 
 class Budget(NamedTuple):
@@ -114,5 +110,37 @@ def to_cost(value: Any) -> Decimal:
     return abs(round(cost, COST_PLACES))
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other
+def budget_of_setting(user: Any, **known: Any) -> Any:
+    """Return ``BUDGET``, or what the function there returns for *user*; see ``AccessPolicy.budget``."""
+    budget: Any = imported(costs().BUDGET)
+    if not callable(budget):
+        return budget
+    known = given(budget, known)
+    return budget(user, **known) if user is not None or known else None
+
+
+def check_costs() -> Iterator[CheckMessage]:
+    """Check the settings ``COST`` and ``BUDGET``."""
+    given = Costs.readable()
+    if given is None:
+        return  # another check reports it
+    yield from given.broken()
+    budget = imported(given.BUDGET)
+    if budget is None or callable(budget):
+        return  # what it returns depends on the user
+    try:
+        limits = Budget.of_setting(budget)
+    except ValueError as exc:
+        yield Error(
+            f"CHATMEMORY['BUDGET'] is not valid: {exc}",
+            hint="For example {'TOKENS': 100_000, 'PER': 'day'} or {'COST': '5.00', 'PER': 'month'}, a list of such "
+            "dicts, or the path of a function of a user that returns one, or None.",
+            id="chatmemory.E062",
+        )
+        return
+    if given.COST is None and any(each.cost is not None for each in limits):
+        yield Warning(
+            "CHATMEMORY['BUDGET'] limits the COST, but without CHATMEMORY['COST'] no call has one: it has no effect.",
+            hint="Set 'COST' to the path of a function, or limit 'TOKENS'.",
+            id="chatmemory.W061",
+        )
