@@ -33,12 +33,12 @@ class Pruning(NamedTuple):
     What ``prune_chatmemory`` does for an app in each run, whether its *option*, such as "--sum-calls", is given or not.
 
     *prune* is called with the database, the value of the option (a timedelta or None if it *takes_days*, otherwise
-    whether it is given), and whether it is a dry run, in which it deletes nothing. It yields texts to print, and None
-    after each of its *steps*, of which progress is shown if they have a name. With its option alone, no conversation is
-    pruned.
+    whether it is given), and whether it is a dry run, in which it deletes nothing. It may yield texts to print, and
+    None after each of its *steps*, of which progress is shown if they have a name. With the option alone, no
+    conversation is pruned.
     """
 
-    prune: Callable[[str, Any, bool], Iterable[str | None]]
+    prune: Callable[[str, Any, bool], Iterable[str | None] | None]
     option: str = ""
     help: str = ""
     takes_days: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import apps
@@ -116,11 +116,10 @@ def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bo
         _without_message(using).filter(conversation__in=list(conversations)).delete()
 
 
-def forget_left_approvals(using: str, asked: bool, dry_run: bool) -> Iterable[str]:
+def forget_left_approvals(using: str, asked: bool, dry_run: bool) -> None:
     """Delete the approvals of calls in messages that were deleted as they left a memory; see ``Pruning``."""
     if not dry_run:
         _without_message(using).delete()
-    return ()
 
 
 def _without_message(using: str) -> models.QuerySet[ToolApproval]:

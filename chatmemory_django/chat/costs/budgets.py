@@ -52,6 +52,8 @@ class Limits:
         self.using = account.database
         self._labels = labels
         self.budgets = [each for each in budgets if self._whose(each) is not None]
+        self.is_strict = any(each.strict for each in self.budgets)
+        self.has_cost = any(each.cost is not None for each in self.budgets)
         now = datetime.now(UTC)
         self._periods = [each.period(now) for each in self.budgets]
 
@@ -62,16 +64,6 @@ class Limits:
         known = given(ask, {"labels": dict(labels), "memory_id": account.memory_id})
         # A policy of before there were labels knows users alone.
         return cls(Budget.of_setting(ask(user, **known) if user is not None or known else None), account, labels)
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether one of the budgets is."""
-        return any(each.strict for each in self.budgets)
-
-    @property
-    def has_cost(self) -> bool:
-        """Whether one of the budgets limits a cost."""
-        return any(each.cost is not None for each in self.budgets)
 
     def until(self, number: int) -> datetime:
         """Return when the present period of the budget with this *number* ends."""
@@ -108,11 +100,6 @@ class Limits:
         # An UPDATE locks rows on every database, SQLite too, and in REPEATABLE READ it comes before the first read.
         while locks.filter(pk__in=numbers).update(id=F("id")) < len(numbers):
             locks.bulk_create([BudgetLock(id=number) for number in sorted(numbers)], ignore_conflicts=True)
-
-    def reserve(self, using: str, run: UUID, amount: Amount) -> None:
-        """Store in the row of a *run* what it reserves."""
-        reserved = {"reserved": amount.tokens, "reserved_cost": amount.cost, "labels": dict(self._labels)}
-        Run.objects.using(using).filter(pk=run).update(**reserved)
 
     def _whose(self, budget: Budget) -> Any:
         """Return whose calls count for *budget*; None if it does not apply."""

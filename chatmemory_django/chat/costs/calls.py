@@ -124,7 +124,11 @@ class Call:
     def counted(self) -> TokenUsage:
         """What the model reported or, if it reported nothing, the estimate."""
         if self._counted is None:
-            self._counted = _usage_of(self.estimate)
+            try:
+                self._counted = self.estimate.usage()
+            except Exception:
+                logger.exception("What a call of a model used could not be estimated.")
+                self._counted = NOTHING
             self.is_estimate = self._counted != NOTHING
         return self._counted
 
@@ -349,11 +353,3 @@ def _written(message: AiMessage) -> str:
 
 def _count(tokens: int | None) -> int | None:
     return None if tokens is None else min(max(tokens, 0), _MOST)
-
-
-def _usage_of(estimate: Estimate) -> TokenUsage:
-    try:
-        return estimate.usage()
-    except Exception:
-        logger.exception("What a call of a model used could not be estimated.")
-        return NOTHING

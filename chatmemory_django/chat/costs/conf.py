@@ -1,7 +1,5 @@
 """What calls cost, and what may be used: the settings ``COST`` and ``BUDGET``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation

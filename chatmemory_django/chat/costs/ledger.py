@@ -136,7 +136,8 @@ class Ledger:
 
     def _reserve(self, amount: Amount) -> None:
         if (taken := self._lease.taken) is not None:
-            self._limits.reserve(taken.using, taken.run, amount)
+            reserved = {"reserved": amount.tokens, "reserved_cost": amount.cost, "labels": dict(self._memory.labels)}
+            Run.objects.using(taken.using).filter(pk=taken.run).update(**reserved)
 
     @property
     def _released(self) -> list[OtherRow]:
@@ -179,6 +180,7 @@ class Ledger:
         try:
             yield
         finally:
+            turn.rows_beside = None  # a later write must not repeat it
             self._note_written(new, are_written=beside.are_written or self._account.write(new, self._released))
 
     def _note_written(self, calls: Sequence[Call], *, are_written: bool) -> None:

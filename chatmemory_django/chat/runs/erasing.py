@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from django.db import router, transaction
 
@@ -42,9 +42,8 @@ def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None
     kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])
 
 
-def delete_rest(using: str, asked: bool, dry_run: bool) -> Iterable[str]:
+def delete_rest(using: str, asked: bool, dry_run: bool) -> None:
     """Delete the runs of long ago, and what is left of streams that ended, but in a *dry_run*; see ``Pruning``."""
     if not dry_run:
         leases.prune(using, chat_settings().RUN_SECONDS)
         delete_old(router.db_for_write(AnswerChunk, beside=using))  # may be another than that of conversations
-    return ()

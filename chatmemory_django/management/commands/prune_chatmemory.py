@@ -86,7 +86,7 @@ class Command(ConversationsCommand):
         using = self.conversations(database).db
         for each, value in zip(copies.prunings, asked, strict=True):
             with self.progress(each.steps, None, verbosity if each.steps else 0) as progress:
-                for text in each.prune(using, value, dry_run):
+                for text in each.prune(using, value, dry_run) or ():
                     if text is None:
                         progress.advance()
                     else:
