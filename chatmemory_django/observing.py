@@ -53,8 +53,14 @@ class Operation:
     """An operation that begins now, for all observers. As a context manager, it is what happens in the block."""
 
     def __init__(self, name: str, /, **values: Any) -> None:
-        begun = [each.begin(name, **values) for each in observers]
-        self._begun = [each for each in begun if each is not None]
+        self._begun: list[Begun] = []
+        try:
+            for each in observers:
+                if (begun := each.begin(name, **values)) is not None:
+                    self._begun.append(begun)
+        except BaseException as exc:
+            self.end(exc)
+            raise
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -66,13 +72,16 @@ class Operation:
 
     def end(self, error: BaseException | None = None) -> None:
         """See ``Begun``."""
-        for each in self._begun:
-            each.end(error)
+        with ExitStack() as stack:
+            for each in self._begun:
+                stack.callback(each.end, error)
 
     def __enter__(self) -> None:
-        self._active = self.active()
-        self._active.__enter__()
+        with ExitStack() as block:
+            block.push(lambda kind, error, at: self.end(error))
+            (active := self.active()).__enter__()
+            block.callback(active.__exit__, None, None, None)  # what is in the block has not failed in the observer
+            self._block = block.pop_all()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        self._active.__exit__(None, None, None)
-        self.end(error)
+    def __exit__(self, *failure: Any) -> None:
+        self._block.__exit__(*failure)

@@ -100,7 +100,7 @@ class _Coder:
     def __init__(self, cipher: Cipher, address: Address) -> None:
         self._cipher = cipher
         self._using = address.using
-        self._living = address.conversation
+        self._is_begun = address.conversation is None and address.memory_id is not None
         self._owner = _owner_of(address)
         self._decrypters: dict[tuple[str, str], Callable[[str], str]] = {}
 
@@ -142,8 +142,8 @@ class _Coder:
             return self._cipher.keys.current()
         if self._using not in owner.keys:
             living = owner.living
-            if living is None and self._living is None and row:
-                living = row[0]  # an answer, say, whose conversation is not known
+            if living is None and self._is_begun and row:
+                living = row[0]  # an answer, say, whose conversation is known by its memory id
             owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living)
         return owner.keys[self._using]
 
