@@ -28,9 +28,9 @@ from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.private import private_view
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
+from chatmemory_django.private import private_view
 from chatmemory_django.storages import StorageError
 
 

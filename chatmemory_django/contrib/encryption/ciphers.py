@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, Keys, OwnerKeys
@@ -30,6 +29,7 @@ from chatmemory_django.contrib.encryption.values import (
 )
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, RowKey
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from chatmemory_django.models import ConversationQuerySet
@@ -52,7 +52,7 @@ class Cipher:
         return bool(Encryption.current().OWNER_KEYS)
 
     @cached_property
-    @sensitive_variables()
+    @private
     def keys(self) -> Keys:
         """The keys of the site."""
         options = Encryption.current()
