@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 
-class Begun(Protocol):
+class Observed(Protocol):
     """What an observer keeps of an operation, until its end."""
 
     def active(self) -> AbstractContextManager[object]:
@@ -35,7 +35,7 @@ class Observer(Protocol):
         its records), "identified", "compacted", "changed", "used", "failed".
         """
 
-    def begin(self, operation: str, /, **values: Any) -> Begun | None:
+    def begin(self, operation: str, /, **values: Any) -> Observed | None:
         """Begin an *operation* in the present context: "answer", "tool", "search", "delete" or "summarize"."""
 
 
@@ -53,7 +53,7 @@ class Operation:
     """An operation that begins now, for all observers. As a context manager, it is what happens in the block."""
 
     def __init__(self, name: str, /, **values: Any) -> None:
-        self._begun: list[Begun] = []
+        self._begun: list[Observed] = []
         try:
             for each in observers:
                 if (begun := each.begin(name, **values)) is not None:
@@ -64,14 +64,14 @@ class Operation:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """See ``Begun``."""
+        """See ``Observed``."""
         with ExitStack() as stack:
             for each in self._begun:
                 stack.enter_context(each.active())
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """See ``Begun``."""
+        """See ``Observed``."""
         with ExitStack() as stack:
             for each in self._begun:
                 stack.callback(each.end, error)

@@ -86,12 +86,12 @@ class ConversationsCommand(BaseCommand):
         except users.DoesNotExist:
             raise CommandError(f"There is no user {name!r}.") from None
 
-    def progress(self, noun: str, total: int | None, verbosity: int) -> Progress:
+    def progress(self, noun: str, total: int | None, verbosity: int) -> ProgressBar:
         """Return the progress of the command, out of *total* or of an unknown number."""
-        return Progress(self.stderr, noun, total, is_shown=verbosity > 0)
+        return ProgressBar(self.stderr, noun, total, is_shown=verbosity > 0)
 
 
-class Progress:
+class ProgressBar:
     """The progress of a command: a bar on a terminal, otherwise an occasional line."""
 
     def __init__(self, stream: OutputWrapper, noun: str, total: int | None, *, is_shown: bool = True) -> None:

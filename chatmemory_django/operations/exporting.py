@@ -12,13 +12,13 @@ from django.db.models import QuerySet
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
-from chatmemory_django.operations.readable import Html, Text, export_pieces
+from chatmemory_django.operations.readable import Html, PlainText, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
 """How many characters of an export are yielded at a time; a longer line is yielded alone."""
 
 
-FORMS: Mapping[str, Callable[[], Text | Html]] = {"text": Text, "html": Html}
+FORMS: Mapping[str, Callable[[], PlainText | Html]] = {"text": PlainText, "html": Html}
 """The forms of an export for people, by name."""
 
 

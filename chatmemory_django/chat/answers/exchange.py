@@ -22,7 +22,7 @@ from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
     DECIDED,
-    Pending,
+    OpenCalls,
     Resumed,
     calls_in,
     django_store,
@@ -160,7 +160,7 @@ class Exchange:
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
         self._may = may
-        self._waiting = Pending()
+        self._waiting = OpenCalls()
         self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
         self._shortened: Mapping[str, Sequence[int]] = {}

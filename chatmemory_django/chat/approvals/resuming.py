@@ -160,7 +160,7 @@ class Resumed:
         return [] if newest is None else [newest.request(each) for each in newest.open]
 
 
-class Pending:
+class OpenCalls:
     """The calls that stay open while something else is answered."""
 
     def __init__(self, still_open: Sequence[StillOpen] = ()) -> None:
@@ -198,7 +198,7 @@ def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, Approv
     turn.beside(store)
 
 
-def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
+def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, OpenCalls]:
     """
     End the calls that wait for who asks something else, and *may* decide on them; None for no question.
 
@@ -207,9 +207,9 @@ def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
     """
     store = memory.store
     if not isinstance(store, DjangoChatMemoryStore):
-        return False, Pending()
+        return False, OpenCalls()
     closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory), may)
-    return closed.ended > 0, Pending(closed.still_open)
+    return closed.ended > 0, OpenCalls(closed.still_open)
 
 
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:

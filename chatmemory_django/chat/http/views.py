@@ -38,7 +38,7 @@ from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.asking import Admission, admission, entered, is_next, nothing_waits
 from chatmemory_django.chat.http.files import Files, question_at
 from chatmemory_django.chat.http.greeting import as_ui_message, greeting
-from chatmemory_django.chat.http.listing import Listed, newest_ids, newest_messages
+from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
@@ -223,12 +223,12 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
 
 def _messages(
     request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
-) -> Listed:
+) -> ListedMessages:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if text := greeting(request, conversation):
-        return Listed([as_ui_message(text)], is_open=False)
+        return ListedMessages([as_ui_message(text)], is_open=False)
     if conversation is None:
-        return Listed([], is_open=False)
+        return ListedMessages([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
     files, may = Files.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
     return newest_messages(conversation, files, may, is_answering=is_answering)
