@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias, overload
 from uuid import UUID
 
 from chatmemory_django.chat.outgoing.rules import Rules
-from chatmemory_django.chat.surrogates import Halves, whole
+from chatmemory_django.chat.surrogates import Halves, with_whole_characters
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
 from chatmemory_django.db.threads import from_thread, in_own_thread
 from chatmemory_django.messages import (
@@ -326,7 +326,7 @@ class ChatModel(ABC):
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return a str for a str; return a ``ChatResponse`` for messages, a list of messages or a request."""
-        response = whole(self.do_chat(to_request(first, *others)))
+        response = with_whole_characters(self.do_chat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     @overload
@@ -340,7 +340,7 @@ class ChatModel(ABC):
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return what ``chat`` returns."""
-        response = whole(await self.do_achat(to_request(first, *others)))
+        response = with_whole_characters(await self.do_achat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     def stream(
@@ -400,11 +400,11 @@ def _joined(event: ChatEvent, halves: Halves[Any]) -> Iterator[ChatEvent]:
         case PartialToolCall():
             arguments = halves.join(event.index, event.arguments)
             if arguments or event.id or event.name or not event.arguments:
-                yield whole(replace(event, arguments=arguments))
+                yield with_whole_characters(replace(event, arguments=arguments))
         case ChatResponse():
             for kind, text in halves.left():
                 yield PartialToolCall(kind, arguments=text) if isinstance(kind, int) else kind(text)
-            yield whole(event)
+            yield with_whole_characters(event)
 
 
 def _text_of(response: ChatResponse) -> str:

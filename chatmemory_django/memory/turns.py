@@ -107,7 +107,7 @@ class Turn:
         """The messages to send now: the memory as it was when the turn began, and what the turn has added since."""
         return self._memory.readable(self._with_added(self._begun()).messages())
 
-    def whole(self) -> tuple[Eviction, int]:
+    def unevicted(self) -> tuple[Eviction, int]:
         """Return the same memory, from which nothing has left to make room, and the key of the turn's first message."""
         begun = self._begun()
         begun.keeps_from = NOTHING_LEAVES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import BooleanField, ExpressionWrapper
 
@@ -172,6 +172,24 @@ class Examination:
 PINNED = "is a system message"
 
 
+class _Row(NamedTuple):
+    """What is examined of a message: its columns, and whether it is in the memory."""
+
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    created_at: datetime.datetime
+    superseded: bool
+    in_history: bool
+    token_count: int | None
+    counted_by: str
+    on_path: bool
+    parent_sequence: int | None
+    cleared_before: int | None
+    is_in_memory: bool
+
+
 class _Rows:
     """Statistics of the rows of *conversation*, collected in one pass."""
 
@@ -207,82 +225,50 @@ class _Rows:
             in_memory(conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence),
             output_field=BooleanField(),
         )
-        for page in pages(messages_of(conversation), *_COLUMNS, is_in_memory):
+        for page in pages(messages_of(conversation), *_Row._fields[:-1], is_in_memory):
             for row in page:
-                self._add(conversation, *row)
+                self._add(conversation, _Row._make(row))
 
-    def _add(
-        self,
-        conversation: Conversation,
-        sequence: int,
-        type: str,
-        text: str,
-        payload: str | None,
-        created_at: datetime.datetime,
-        superseded: bool,
-        in_history: bool,
-        token_count: int | None,
-        counted_by: str,
-        on_path: bool,
-        parent_sequence: int | None,
-        cleared_before: int | None,
-        is_in_memory: bool,
-    ) -> None:
-        is_system = type == MessageType.SYSTEM
-        is_summary = is_system and superseded and not in_history and parent_sequence is not None
-        if parent_sequence is not None:
-            self.with_wrong_parent += parent_sequence >= sequence or not (in_history or is_summary)
-        if cleared_before is not None:
-            is_right = is_cut(sequence, cleared_before, conversation.next_sequence)
-            self.with_wrong_cut += not (in_history and parent_sequence is not None and is_right)
-        if in_history:
-            if sequence > 0:  # 0 is not a message, but the parent of the first ones
-                self.claims.add(sequence, parent_sequence, on_path=on_path)
-            self.visible += not on_path and not superseded and sequence >= conversation.window_start
+    def _add(self, conversation: Conversation, row: _Row) -> None:
+        is_system = row.type == MessageType.SYSTEM
+        is_summary = is_system and row.superseded and not row.in_history and row.parent_sequence is not None
+        if row.parent_sequence is not None:
+            self.with_wrong_parent += row.parent_sequence >= row.sequence or not (row.in_history or is_summary)
+        if row.cleared_before is not None:
+            is_right = is_cut(row.sequence, row.cleared_before, conversation.next_sequence)
+            self.with_wrong_cut += not (row.in_history and row.parent_sequence is not None and is_right)
+        if row.in_history:
+            if row.sequence > 0:  # 0 is not a message, but the parent of the first ones
+                self.claims.add(row.sequence, row.parent_sequence, on_path=row.on_path)
+            self.visible += not row.on_path and not row.superseded and row.sequence >= conversation.window_start
         else:
-            self.with_wrong_path += on_path
+            self.with_wrong_path += row.on_path
         if is_system and not is_summary:
-            self.may_be_set |= not in_history or created_at in self._system_moments
-            self._system_moments.add(created_at)
-        if is_summary and sequence == conversation.summary_sequence:
-            self.covered = parent_sequence
-        self.outside += not 1 <= sequence < conversation.next_sequence
-        self.in_window += sequence >= conversation.window_start
-        self.in_history += in_history
-        self.not_in_history += not in_history
-        if sequence == conversation.pinned_sequence:
-            self.pinned = "is superseded" if superseded else PINNED if is_system else "is not a system message"
-        if is_in_memory:
+            self.may_be_set |= not row.in_history or row.created_at in self._system_moments
+            self._system_moments.add(row.created_at)
+        if is_summary and row.sequence == conversation.summary_sequence:
+            self.covered = row.parent_sequence
+        self.outside += not 1 <= row.sequence < conversation.next_sequence
+        self.in_window += row.sequence >= conversation.window_start
+        self.in_history += row.in_history
+        self.not_in_history += not row.in_history
+        if row.sequence == conversation.pinned_sequence:
+            self.pinned = "is superseded" if row.superseded else PINNED if is_system else "is not a system message"
+        if row.is_in_memory:
             self.in_memory += 1
-            self.tokens += token_count or 0
-            self.counters.add("" if token_count is None else counted_by)
+            self.tokens += row.token_count or 0
+            self.counters.add("" if row.token_count is None else row.counted_by)
             self.systems += is_system and not is_summary
-        is_removed = superseded and not (in_history or text or payload or parent_sequence)
-        if not (is_removed or _is_message(type, text, payload)):
+        is_removed = row.superseded and not (row.in_history or row.text or row.payload or row.parent_sequence)
+        if not (is_removed or _is_message(row.type, row.text, row.payload)):
             self.unreadable += 1
-            self.first_unreadable = self.first_unreadable or sequence
+            self.first_unreadable = self.first_unreadable or row.sequence
 
     def token_counters(self) -> dict[str, Any]:
         """Return the correct values of the token counters."""
         if len(self.counters) != 1 or "" in self.counters:
             return {"counted_by": "", "memory_tokens": 0}
         return {"counted_by": min(self.counters), "memory_tokens": self.tokens}
-
-
-_COLUMNS = (
-    "sequence",
-    "type",
-    "text",
-    "payload",
-    "created_at",
-    "superseded",
-    "in_history",
-    "token_count",
-    "counted_by",
-    "on_path",
-    "parent_sequence",
-    "cleared_before",
-)
 
 
 def _is_message(type: str, text: str, payload: str | None) -> bool:

@@ -120,7 +120,7 @@ class Resumed:
 
     def left(self, turn: Turn) -> Message | None:
         """Return the message with the calls, if that has left the memory of *turn*."""
-        waiting, messages = self._claim.waiting, turn.whole()[0].messages()
+        waiting, messages = self._claim.waiting, turn.unevicted()[0].messages()
         if waiting is None or any(calls_in(message) == waiting.calls for message in messages):
             return None
         return waiting.caller
@@ -214,7 +214,7 @@ def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, OpenCalls]:
 
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
     """Return the ids of the calls in the memory without a result, by the key of the message and the position in it."""
-    entries = turn.whole()[0].entries()
+    entries = turn.unevicted()[0].entries()
     if not any(map(attrgetter("calls_tools"), entries)):  # it is asked for each question
         return {}
     found = [(each.key, each.message) for each in entries if each.message is not None]
