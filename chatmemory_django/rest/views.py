@@ -37,13 +37,12 @@ from chatmemory_django.models.files import ConversationKey
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest.admission import IsAllowed, ScopedThrottle
 from chatmemory_django.rest.fields import sentence
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
-from chatmemory_django.rest.permissions import IsAllowed
 from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception, invalid
 from chatmemory_django.rest.schema import Schema, example_of
-from chatmemory_django.rest.throttles import ScopedThrottle
 from chatmemory_django.stores.base import MessageNotFoundError
 
 
