@@ -62,9 +62,9 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(str(exc)) from exc
 
     def conversations(
-        self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None
+        self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None, **others: object
     ) -> ConversationQuerySet:
-        """Return the conversations that the options select."""
+        """Return the conversations that the options of a command select; *others* are those that select none."""
         owner = None if user is None else self.user(user)
         hints = {} if owner is None else {"owner_key": str(owner.pk)}
         conversations = Conversation.objects.using(database or router.db_for_write(Conversation, **hints))
