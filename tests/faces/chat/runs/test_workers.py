@@ -62,6 +62,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 T = TypeVar("T")
 
+left_in = leases.left
+
 
 @pytest.fixture(autouse=True)
 def for_workers(no_throttle, settings, monkeypatch):
@@ -256,6 +258,38 @@ class TestAsked:
         assert [StartedRun(each).state for each in others] == ["done"] * 3
         assert StartedRun(broken).state == ("failed" if gone == "stream" else "asked")
 
+    def test_those_whose_context_is_gone_keep_no_other_one_waiting_however_many_they_are(
+        self, settings, monkeypatch, caplog
+    ):
+        settings.CHATMEMORY["CHAT"] |= {"ASSISTANT": assistant, "THREAD_CONTEXT": f"{__name__}.Contexts"}
+        monkeypatch.setattr(assistant, "model", ScriptedModel("Hello."))
+        [*broken, last] = [assistant.start(name, "Hi.").id for name in "abcdef"]
+        for index, each in enumerate(broken):
+            Run.objects.filter(pk=each).update(context="gone" if index % 2 else "gone, too")
+        looks = []
+        monkeypatch.setattr(leases, "left", lambda *given: looks.append(given) or left_in(*given))
+
+        run(Worker(["default"], concurrency=2).work_off())
+
+        assert StartedRun(last).state == "done"
+        assert {StartedRun(each).state for each in broken} == {"asked"}
+        assert len(looks) < 6
+
+    def test_a_context_that_was_gone_is_tried_again(self, settings, monkeypatch, caplog):
+        settings.CHATMEMORY["CHAT"] |= {"ASSISTANT": assistant, "THREAD_CONTEXT": f"{__name__}.Contexts"}
+        monkeypatch.setattr(assistant, "model", ScriptedModel("Hello."))
+        monkeypatch.setattr(worker_module, "CONTEXTS_EVERY", 0.1)
+        one = assistant.start("c", "Hi.")
+        Run.objects.update(context="gone")
+
+        async def come_back():
+            while "There is no such tenant" not in caplog.text:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Contexts, "gone", ())
+            return await one.aresult()
+
+        assert run(with_worker(come_back())) == "Hello."
+
     @pytest.mark.parametrize("where", ["model", "context", "title"])
     def test_sys_exit_in_code_of_the_site_ends_the_run_and_not_the_worker(self, chat, caplog, where):
         async def leave(question, answer=None):
@@ -447,7 +481,7 @@ class TestDecided:
 
 class TestCommand:
     def test_once_fails_where_the_database_is_away(self, monkeypatch, caplog):
-        def left(using, count):
+        def left(*given):
             raise OperationalError("connection refused")
 
         monkeypatch.setattr(leases, "left", left)
@@ -489,16 +523,18 @@ assistant = Assistant(ScriptedModel("Hello."))
 
 
 class Contexts:
-    """A ``THREAD_CONTEXT`` with one tenant that is gone."""
+    """A ``THREAD_CONTEXT`` with tenants that are gone."""
+
+    gone = ("gone", "gone, too")
 
     @staticmethod
     def capture(request):
         return ""
 
-    @staticmethod
+    @classmethod
     @contextmanager
-    def enter(text):
-        if text == "gone":
+    def enter(cls, text):
+        if text in cls.gone:
             raise RuntimeError("There is no such tenant.")
         yield
 
