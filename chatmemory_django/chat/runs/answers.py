@@ -64,6 +64,9 @@ ASKED_SECONDS = 3600.0
 HAND_OVER = 0.02
 """Seconds between two looks whether all answers have been handed over."""
 
+HAND_OVER_SECONDS = leases.DEAD_AFTER
+"""How long the end of a process waits for that: as long as others then wait for a sign of life of its answers."""
+
 LONG_WAIT = 10.0
 """Seconds after which it is logged that an answer waits for a worker."""
 
@@ -538,11 +541,21 @@ class Answers:
         return [(maker, answer.taken) for maker, answer in self._made.items() if answer.taken is not None]
 
     async def hand_over(self) -> None:
-        """Leave all that is generated here to other processes, and return when they can go on with it."""
-        while self._made:
+        """
+        Leave all that is generated here to other processes, and return when they can go on with it.
+
+        What the database has not stored after ``HAND_OVER_SECONDS``, since it hangs, is renewed no longer.
+        """
+        end = time.monotonic() + HAND_OVER_SECONDS
+        while self._made and time.monotonic() < end:
             for answer in self._made.values():  # and what requests that are still open begin
                 answer.leave()
             await asyncio.sleep(HAND_OVER)
+        for _, taken in self.taken():
+            leases.leave(taken)
+        if self._made:
+            text = "%d answer(s) could not be handed over in %.1f s; others go on with them once their leases end."
+            logger.error(text, len(self._made), HAND_OVER_SECONDS)
 
 
 _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
