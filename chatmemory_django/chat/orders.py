@@ -102,8 +102,7 @@ def _order_of(maker: Maker, request: HttpRequest | None) -> Order:
     run = rows.defer("asked").select_related("conversation").get()
     conversation = run.conversation
     asked: str = rows.values_list(as_stored("asked"), flat=True).get()
-    if row_codec.installed is not None and asked:
-        coder = row_codec.installed.at(address_of(conversation))
+    if asked and (coder := row_codec.at(address_of(conversation))):
         asked = coder.decode(asked, ASKED, (maker.answer_id,))
     given = Given.of(asked) if asked else Given()
     message = (

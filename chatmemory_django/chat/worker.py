@@ -92,7 +92,7 @@ class Worker:
         is_last = False
         while not (is_last or self._ending.is_set()):
             is_idle = not answers().in_progress
-            is_last = not await self._take(looks_for_decided=is_idle) and is_idle
+            is_last = not await self._take(is_idle=is_idle) and is_idle
             if not is_last:
                 await self._pause()
         await answers().hand_over()
@@ -107,18 +107,18 @@ class Worker:
         except TimeoutError:
             pass
 
-    async def _take(self, *, looks_for_decided: bool = False) -> int:
-        """Begin what waits, as much as this has room for; return how much that was."""
+    async def _take(self, *, is_idle: bool = False) -> int:
+        """Begin what waits, as much as this has room for; return how much. If it *is_idle*, decisions count now."""
         count, now = 0, time.monotonic()
         self._unknown = ""
-        looks_for_decided = looks_for_decided or now - self._decided_at >= DECIDED_EVERY
-        if looks_for_decided:
+        is_due = now - self._decided_at >= DECIDED_EVERY
+        if is_due:
             self._decided_at = now
         for context in await self._where():
             for using in self._databases:
                 if self._room > 0 and not self._ending.is_set():
-                    count += await self._take_in(using, context, looks_for_decided=looks_for_decided)
-        if looks_for_decided and observing.observers and not self._unknown:
+                    count += await self._take_in(using, context, looks_for_decided=is_due or is_idle)
+        if is_due and observing.observers and not self._unknown:
             with suppress(Exception):  # the next look reports it
                 await self._note_waiting()
         return count

@@ -74,6 +74,15 @@ def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @sensitive_variables()
+async def araisable(awaitable: Awaitable[_R]) -> _R:
+    """Await what a function of the site has returned; ``RuntimeError`` if it calls ``sys.exit``: that ends the loop."""
+    try:
+        return await awaitable
+    except SystemExit as exc:
+        raise RuntimeError("A model, or a function of the site, raised SystemExit.") from exc
+
+
+@sensitive_variables()
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """
     Call *function*, which may use the database, without blocking the event loop.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.db.row_codec import Address
+from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
@@ -64,23 +64,22 @@ class Piece(NamedTuple):
 
 def encoded(maker: Maker, piece: Piece) -> Piece:
     """Return *piece* of the answer of *maker* as it is stored."""
-    if row_codec.installed is None or not piece.data:
-        return piece
-    address = _address(maker, router.db_for_write(Conversation, owner_key=maker.owner_key))
+    coder = _coder(maker, router.db_for_write) if piece.data else None
     key = maker.answer_id, piece.position
-    return piece._replace(data=row_codec.installed.at(address).encode(piece.data, _COLUMN, key))
+    return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
 
 
 def decoded(maker: Maker, stored: Iterable[str], position: int = 0) -> list[str]:
     """Return the data of the pieces of the answer of *maker* from *position* on, as they are *stored*."""
-    if row_codec.installed is None:
+    coder = _coder(maker, router.db_for_read)
+    if coder is None:
         return list(stored)
-    coder = row_codec.installed.at(_address(maker, router.db_for_read(Conversation, owner_key=maker.owner_key)))
     return [coder.decode(data, _COLUMN, (maker.answer_id, at)) for at, data in enumerate(stored, position)]
 
 
-def _address(maker: Maker, using: str) -> Address:
-    return Address(using, None, maker.memory_id, maker.owner_key or None)
+def _coder(maker: Maker, route: Callable[..., str]) -> Coder | None:
+    using = route(Conversation, owner_key=maker.owner_key)
+    return row_codec.at(Address(using, None, maker.memory_id, maker.owner_key or None))
 
 
 _COLUMN = "chatmemory_chat.answerchunk.data"

@@ -141,10 +141,8 @@ class Taking:
 
     def _stored(self) -> list[str]:
         """Return what is kept of the request, as it is stored."""
-        asked = self._kept.asked
-        if row_codec.installed is not None and asked:
-            owner = None if self._owner is None else str(self._owner)
-            coder = row_codec.installed.at(Address(self._connection.alias, None, self._key, owner))
+        asked, owner = self._kept.asked, None if self._owner is None else str(self._owner)
+        if asked and (coder := row_codec.at(Address(self._connection.alias, None, self._key, owner))):
             asked = coder.encode(asked, ASKED, (self._run.hex,))
         return [asked, *self._kept[1:]]
 

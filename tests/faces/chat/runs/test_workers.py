@@ -378,6 +378,23 @@ class TestAsked:
         with django_assert_num_queries(1):
             assert decided("default", 20) == []
 
+    def test_what_waits_is_counted_now_and_then_however_often_it_looks_for_decisions(self, monkeypatch):
+        counts, looks = [], []
+
+        class Observer:
+            def note(self, event, /, **values):
+                counts.extend([values] if event == "asked" else [])
+
+        monkeypatch.setattr("chatmemory_django.observing.observers", [Observer()])
+        monkeypatch.setattr(worker_module, "DECIDED_EVERY", 60)
+        monkeypatch.setattr(worker_module, "decided", lambda *given: looks.append(given) or [])
+        worker = Worker(["default"])
+
+        run(worker.work_off())
+        run(worker.work_off())
+
+        assert (len(looks), counts) == (2, [{"database": "default", "count": 0}])
+
 
 class TestDecided:
     def test_a_decision_by_the_chat_runs_the_call_in_the_worker(self, talk):
