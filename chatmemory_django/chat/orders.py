@@ -107,7 +107,7 @@ def _order_of(maker: Maker, request: HttpRequest | None) -> Order:
     given = Given.of(asked) if asked else Given()
     message = (
         _waiting(conversation, given)
-        or left(conversation, maker.answer_id, run.question, is_another=given.is_another)
+        or left(conversation, maker.answer_id, run.question, run.next_sequence, is_another=given.is_another)
         or _decided(conversation)
     )
     if message is None:

@@ -182,13 +182,15 @@ def _insert(connection: BaseDatabaseWrapper, named: str, *, raises: bool) -> str
     source = "raised" if raises else f"{conversation} WHERE {named}"
     sql = (
         f"INSERT INTO {run} (id, conversation_id, state, active, fence, lease, listened_at, is_stopping, context, "  # noqa: S608  # names
-        f"created_at, assistant, question, asked, language, time_zone) "
-        f"SELECT %s, id, %s, id, fence, {now}, {now}, %s, %s, {now}, %s, %s, %s, %s, %s FROM {source}"
+        f"created_at, next_sequence, assistant, question, asked, language, time_zone) "
+        f"SELECT %s, id, %s, id, fence, {now}, {now}, %s, %s, {now}, next_sequence, %s, %s, %s, %s, %s FROM {source}"
     )
     if connection.features.can_return_columns_from_insert:
         sql += " RETURNING conversation_id, fence"
     if not raises:
         return sql
     is_free = f"NOT EXISTS (SELECT 1 FROM {run} WHERE active = {conversation}.id)"  # noqa: S608  # as above
-    raised = f"UPDATE {conversation} SET fence = fence + 1 WHERE {named} AND {is_free} RETURNING id, fence"  # noqa: S608
+    raised = (
+        f"UPDATE {conversation} SET fence = fence + 1 WHERE {named} AND {is_free} RETURNING id, fence, next_sequence"  # noqa: S608
+    )
     return f"WITH raised AS ({raised}) {sql}"

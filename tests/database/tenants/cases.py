@@ -394,7 +394,9 @@ def copy_run() -> None:
         ann = get_user_model().objects.get()
         conversation = Conversation.objects.create(memory_id=f"{ann.pk}:same", owner=ann)
         moments = dict.fromkeys(["lease", "listened_at", "created_at"], run.lease)
-        Run.objects.create(pk=run.pk, conversation=conversation, active=conversation.pk, fence=1, **moments)
+        Run.objects.create(
+            pk=run.pk, conversation=conversation, active=conversation.pk, fence=1, next_sequence=1, **moments
+        )
     threading.Thread(target=left(keep_alive), daemon=True).start()
 
 
