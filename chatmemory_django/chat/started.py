@@ -14,9 +14,10 @@ from chatmemory_django.chat.answers.ui_stream import error_in
 from chatmemory_django.chat.approvals import ApprovalRequiredError
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answers import INTERVAL, LISTEN, InterruptedAnswerError
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
+from chatmemory_django.chat.runs.following import LISTEN
 from chatmemory_django.chat.runs.leases import Progress, State
-from chatmemory_django.chat.runs.streams import Maker, decoded, streams
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, streams
 from chatmemory_django.chat.runs.tables import Run
 from chatmemory_django.db.contexts import current
 from chatmemory_django.db.threads import in_thread

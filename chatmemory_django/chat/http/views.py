@@ -44,8 +44,8 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.orders import carried_on
-from chatmemory_django.chat.runs.answer import PING
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.answer import PING, InterruptedAnswerError
+from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError

@@ -37,6 +37,13 @@ OF_THE_REQUEST = frozenset(
 _T = TypeVar("_T")
 
 
+class InterruptedAnswerError(RuntimeError):
+    """
+    The answer has no end here: another one has taken its place, its process was the only one that could go on with it,
+    or this process ends, and has handed it over.
+    """
+
+
 class Locale(NamedTuple):
     """The language and the time zone of a request, which its answer keeps; Django has them in variables of asgiref."""
 

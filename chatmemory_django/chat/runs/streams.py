@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
+from uuid import UUID
 
 from django.db import connections, router, transaction
 from django.db.models import Exists, OuterRef
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 KEEP = 60.0
 """Seconds for which the stream of an answer is kept after its last piece, for clients that are still reading it."""
 
+INTERVAL = 0.25
+"""Seconds between two writes, and between two reads of an answer that another process generates."""
+
 ANSWERS = 100
 """How many answers' streams one statement deletes."""
 
@@ -53,6 +57,16 @@ class Maker(NamedTuple):
     """The id of its run, in 32 hexadecimal digits."""
     context: ThreadContext | None = None
     """In which threads work for it: other tenants may have conversations and users with the same keys."""
+
+    @property
+    def run(self) -> UUID:
+        """The key of its run."""
+        return UUID(self.answer_id)
+
+    @property
+    def using(self) -> str:
+        """The database of the owner's conversations, and so of the runs in them."""
+        return router.db_for_write(Conversation, owner_key=self.owner_key)
 
 
 class Piece(NamedTuple):

@@ -26,7 +26,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.chat import worker as worker_module
 from chatmemory_django.chat.models import AnswerChunk, Run, ToolApproval
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import renewals
+from chatmemory_django.chat.runs import following, renewals, writing
 from chatmemory_django.chat.runs import streams as streams_module
 from chatmemory_django.chat.runs.deleting import Deletion
 from chatmemory_django.chat.worker import Worker
@@ -96,7 +96,8 @@ def of_request(request: HttpRequest):
 def alone(tenants: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run quickly, leave nothing, and look whether anything was stored at no tenant."""
     monkeypatch.setattr(renewals, "RENEW", 0.02)
-    monkeypatch.setattr(answers_module, "INTERVAL", 0.02)
+    for module in (answers_module, following, writing):
+        monkeypatch.setattr(module, "INTERVAL", 0.02)
     worked.clear()
     yield
     for each in (*renewals.Renewal.running, *Deletion.running):

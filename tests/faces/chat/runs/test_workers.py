@@ -30,8 +30,8 @@ from chatmemory_django.chat.model import ChatModelError
 from chatmemory_django.chat.models import Run, ToolApproval
 from chatmemory_django.chat.orders import decided
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError
+from chatmemory_django.chat.runs import following, leases, writing
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.started import AnswerFailedError, StartedRun
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.worker import Worker
@@ -68,7 +68,8 @@ left_in = leases.left
 @pytest.fixture(autouse=True)
 def for_workers(no_throttle, settings, monkeypatch):
     settings.CHATMEMORY["CHAT"]["RUNS"] = "worker"
-    monkeypatch.setattr(answers_module, "INTERVAL", 0.02)
+    for module in (answers_module, following, writing):
+        monkeypatch.setattr(module, "INTERVAL", 0.02)
     monkeypatch.setattr(started_module, "INTERVAL", 0.02)
     monkeypatch.setattr(worker_module, "POLL", 0.02)
     monkeypatch.setattr(worker_module, "DECIDED_EVERY", 0.02)
@@ -319,7 +320,7 @@ class TestAsked:
         assert states == ["done" if where == "title" else "failed", "done"]
 
     def test_W036_who_waits_for_a_worker_in_vain_is_in_the_log_too(self, chat, monkeypatch, caplog):
-        monkeypatch.setattr(answers_module, "LONG_WAIT", 0.05)
+        monkeypatch.setattr(following, "LONG_WAIT", 0.05)
         monkeypatch.setattr("chatmemory_django.chat.checks.WAITING_SECONDS", 0)
         client = chat("Hello.")
 
