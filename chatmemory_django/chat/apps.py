@@ -24,7 +24,7 @@ class ChatConfig(AppConfig):
         from chatmemory_django.chat import checks  # models can be imported only now
         from chatmemory_django.chat.approvals.tables import forget_approvals
         from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
-        from chatmemory_django.chat.runs import erasing
+        from chatmemory_django.chat.runs.streams import forget_streams
         from chatmemory_django.models.copies import keeps_copies, outlives
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
@@ -40,4 +40,4 @@ class ChatConfig(AppConfig):
         register(checks.check_assistant)
         register(checks.check_waiting, Tags.database)
         register(checks.check_chat_deployment, Tags.security, deploy=True)
-        keeps_copies(erasing.forget_streams)
+        keeps_copies(forget_streams)

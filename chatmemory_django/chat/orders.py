@@ -22,9 +22,9 @@ from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.chat.approvals.waiting import can_go_on, waiting_answers
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs.answer import InterruptedAnswerError
-from chatmemory_django.chat.runs.kept import Given
 from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.runs.tables import ASKED, Run
+from chatmemory_django.chat.runs.taking import Given
 from chatmemory_django.chat.work import ChatWork, Order
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import address_of

@@ -18,10 +18,10 @@ from chatmemory_django.chat.orders import Decided, carried_on, decided, resumed
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Locale
 from chatmemory_django.chat.runs.answers import AWAY, TooManyError, answers
-from chatmemory_django.chat.runs.kept import Given
 from chatmemory_django.chat.runs.leases import BusyError, Left
 from chatmemory_django.chat.runs.overload import NoThreadError
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
+from chatmemory_django.chat.runs.taking import Given
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
 

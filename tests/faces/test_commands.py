@@ -19,7 +19,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
-from chatmemory_django.chat.runs.streams import KEEP
+from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import Progress
 from chatmemory_django.memory import MessageWindowChatMemory

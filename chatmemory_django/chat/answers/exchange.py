@@ -13,10 +13,9 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from chatmemory_django import observing
-from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
-from chatmemory_django.chat.answers.sent import to_send
+from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
 from chatmemory_django.chat.answers.stored import not_accepted, show_decided
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May

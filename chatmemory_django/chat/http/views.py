@@ -36,9 +36,8 @@ from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
-from chatmemory_django.chat.http.asking import Admission, admission, entered, is_next, nothing_waits
+from chatmemory_django.chat.http.asking import Admission, admission, entered, greeting, is_next, nothing_waits
 from chatmemory_django.chat.http.files import Files, question_at
-from chatmemory_django.chat.http.greeting import as_ui_message, greeting
 from chatmemory_django.chat.http.listing import Listed, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
@@ -226,7 +225,7 @@ def _messages(
 ) -> Listed:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if text := greeting(request, conversation):
-        return Listed([as_ui_message(text)], is_open=False)
+        return Listed.greeting(text)
     if conversation is None:
         return Listed([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from django.utils import timezone, translation
 
+from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece
+from chatmemory_django.chat.runs.streams import Maker, Piece
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import bring_into, in_background

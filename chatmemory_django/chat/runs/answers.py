@@ -23,13 +23,12 @@ from chatmemory_django import observing
 from chatmemory_django.chat.conf import Left, chat_settings
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, InterruptedAnswerError, Locale, Work, apart, own_context
-from chatmemory_django.chat.runs.erasing import forget_ended
 from chatmemory_django.chat.runs.following import Following
-from chatmemory_django.chat.runs.kept import NOTHING, Given, Kept
 from chatmemory_django.chat.runs.leases import BusyError, State, Taken
 from chatmemory_django.chat.runs.overload import in_thread_soon
-from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, encoded, streams
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, encoded, forget_ended, streams
 from chatmemory_django.chat.runs.tables import Run
+from chatmemory_django.chat.runs.taking import NOTHING, Given, Kept
 from chatmemory_django.chat.runs.writing import Writer
 from chatmemory_django.db.contexts import current, name_of
 from chatmemory_django.db.threads import close_thread_sensitive, in_thread, raisable

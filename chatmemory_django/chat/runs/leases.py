@@ -21,10 +21,9 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, connections, router
 from django.db.models import F, Q
 
-from chatmemory_django.chat.runs.kept import NOTHING, Kept
 from chatmemory_django.chat.runs.renewals import note_listener, renewal
 from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, RunQuerySet, before
-from chatmemory_django.chat.runs.taking import OtherAssistantError, Taken, Taking, taken_over
+from chatmemory_django.chat.runs.taking import NOTHING, Kept, OtherAssistantError, Taken, Taking, taken_over
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow

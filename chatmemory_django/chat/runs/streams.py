@@ -10,21 +10,19 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from django.db import connections, router, transaction
-from django.db.models import Exists, OuterRef
 from django.utils.module_loading import import_string
 
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.deleting import Deletion
+from chatmemory_django.chat.runs.deleting import deletion
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.tables import AnswerChunk, Run, before
+from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
@@ -33,14 +31,8 @@ from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
 
-KEEP = 60.0
-"""Seconds for which the stream of an answer is kept after its last piece, for clients that are still reading it."""
-
 INTERVAL = 0.25
 """Seconds between two writes, and between two reads of an answer that another process generates."""
-
-ANSWERS = 100
-"""How many answers' streams one statement deletes."""
 
 
 class StreamsUnavailableError(RuntimeError):
@@ -233,23 +225,37 @@ def _end_at_once(maker: Maker, last: Piece, taken: Taken, state: State, question
     return is_own
 
 
-@cache
-def deletion(using: str) -> Deletion:
-    """Return what deletes the old streams in the database *using* while this process has answers, and a while after."""
-    return Deletion(partial(tried_again, using, partial(delete_old, using)), KEEP)
-
-
-def delete_old(using: str) -> None:
-    """Delete the streams of answers that have ended, or whose process is dead, from the database *using*."""
-    old, chunks = before(KEEP), AnswerChunk.objects.using(using)
-    newer = chunks.filter(memory_id=OuterRef("memory_id"), answer_id=OuterRef("answer_id"), written_at__gte=old)
-    found = chunks.filter(~Exists(newer), written_at__lt=old).values_list("memory_id", "answer_id").distinct()
-    for part in in_parts(list(found), ANSWERS):
-        memory_ids, answer_ids = zip(*part, strict=True)
-        chunks.filter(memory_id__in=set(memory_ids), answer_id__in=answer_ids).delete()
-
-
 def streams() -> Streams:
     """Return an instance of the class in the setting ``STREAMS``."""
     made: Streams = import_string(chat_settings().STREAMS)()
     return made
+
+
+def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
+    """
+    Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*.
+
+    The runs of erased conversations are deleted with them, so their processes find out that they have to stop.
+    """
+    memory_ids = list(conversations.values())
+    kept = streams()
+    if isinstance(kept, DatabaseStreams):
+        kept.using = router.db_for_write(AnswerChunk, beside=using)
+    if kept.using == using:
+        if erased:
+            kept.forget(memory_ids)
+        else:
+            forget_ended(kept, using, memory_ids)
+
+    def forget() -> None:  # not a partial: Django 5.2 logs errors with the name of the function
+        forget_ended(kept, using, memory_ids)
+
+    if erased or kept.using != using:
+        # In any case of erased ones: a process may have written a piece in the meantime. If this fails, it is logged;
+        # what is left then expires, and no one else finds it.
+        transaction.on_commit(forget, using=using, robust=True)
+
+
+def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
+    """Delete the streams in these conversations but of the answers that go on."""
+    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])

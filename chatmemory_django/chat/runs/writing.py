@@ -17,8 +17,7 @@ from django.db import close_old_connections
 
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, apart
-from chatmemory_django.chat.runs.erasing import forget_ended
-from chatmemory_django.chat.runs.streams import INTERVAL, Maker, Streams, StreamsUnavailableError, encoded
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, Streams, StreamsUnavailableError, encoded, forget_ended
 from chatmemory_django.db.contexts import ThreadContext, current, in_context
 from chatmemory_django.db.threads import in_thread
 

@@ -126,7 +126,7 @@ class Command(ConversationsCommand):
             from chatmemory_django.chat.approvals.tables import forget_left_approvals  # its tables exist only then
             from chatmemory_django.chat.models import AnswerChunk
             from chatmemory_django.chat.runs import leases
-            from chatmemory_django.chat.runs.streams import delete_old
+            from chatmemory_django.chat.runs.deleting import delete_old
 
             forget_left_approvals(using)
             leases.prune(using, chat_settings().RUN_SECONDS)

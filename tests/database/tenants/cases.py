@@ -26,8 +26,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.chat import worker as worker_module
 from chatmemory_django.chat.models import AnswerChunk, Run, ToolApproval
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import following, renewals, writing
-from chatmemory_django.chat.runs import streams as streams_module
+from chatmemory_django.chat.runs import deleting, following, renewals, writing
 from chatmemory_django.chat.runs.deleting import Deletion
 from chatmemory_django.chat.worker import Worker
 from chatmemory_django.db.threads import all_afterwards
@@ -360,15 +359,15 @@ class TestStreams:
         assert await in_thread(lambda: wait_until(lambda: not renewals.Renewal.running))
 
     def test_ended_streams_of_each_are_deleted(self, kind_of_context, monkeypatch):
-        monkeypatch.setattr(streams_module, "KEEP", 0.2)
-        streams_module.deletion.cache_clear()
+        monkeypatch.setattr(deleting, "KEEP", 0.2)
+        deleting.deletion.cache_clear()
         try:
             for tenant in TENANTS:
                 asyncio.run(say(tenant, "Hi."))
             assert wait_until(lambda: not Deletion.running)
             assert {count(tenant, AnswerChunk) for tenant in TENANTS} == {0}
         finally:
-            streams_module.deletion.cache_clear()
+            deleting.deletion.cache_clear()
 
     @asynchronous
     async def test_a_tenant_that_is_gone_delays_no_other(self, monkeypatch, caplog):
