@@ -218,7 +218,7 @@ class Exchange:
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
-            has_ended, self._waiting = end_waiting(self.memory, self._may)
+            has_ended, self._waiting = end_waiting(self.memory, self._may, self._lease.fence)
             if has_ended:
                 self._use(self.memory.turn().begin())
                 self._add_opening()

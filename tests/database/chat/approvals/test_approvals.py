@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume, approving
-from chatmemory_django.chat.approvals.resuming import DECIDED
+from chatmemory_django.chat.approvals.resuming import DECIDED, end_waiting
 from chatmemory_django.chat.approvals.waiting import EXPIRED, UNKNOWN, pending_calls, shown_approvals
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, InvalidRequestError, UnavailableError
@@ -483,6 +483,20 @@ class TestWhoAndWhat:
 
         assert not Message.objects.exists()
         assert not ToolApproval.objects.exists()
+
+    def test_a_process_that_has_lost_the_conversation_ends_no_call_for_its_question(self, site):
+        """It was stopped as it was about to, and another question was asked and answered meanwhile."""
+        [request] = site.ask()
+        memory, own = site.assistant.chat_memory(site.memory_id), lambda approve_by: True
+        fence = Conversation.objects.get().fence
+        Conversation.objects.update(fence=fence + 1)
+
+        with pytest.raises(LeaseLostError):
+            end_waiting(memory, own, fence)
+
+        assert ([each.id for each, _ in site.pending], site.results) == ([request.id], [])
+        assert end_waiting(memory, own, fence + 1)[0]
+        assert [each.text for each in site.results] == [approving.PASSED_OVER]
 
     def test_an_expired_call_is_not_run_and_the_model_learns_it(self, site):
         [request] = site.ask()
