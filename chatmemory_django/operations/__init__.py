@@ -15,7 +15,7 @@ from chatmemory_django.operations.checking import Finding, check
 from chatmemory_django.operations.clearing import clear
 from chatmemory_django.operations.each import Each, Refused, WindowOf
 from chatmemory_django.operations.erasing import Receipt, erase
-from chatmemory_django.operations.examining import Rule
+from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.file_findings import FileFinding, check_files
 from chatmemory_django.operations.forking import afork, fork
@@ -39,6 +39,7 @@ __all__ = [
     "FileFinding",
     "Finding",
     "ImportLimits",
+    "Invariant",
     "JsonLinesError",
     "MemoryIdTakenError",
     "MovedFiles",
@@ -46,7 +47,6 @@ __all__ = [
     "Pruned",
     "Receipt",
     "Refused",
-    "Rule",
     "WindowOf",
     "afork",
     "annotate",

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
 from django.core.checks import Error, Warning, run_checks  # noqa: A004  # Django's name for it
 
 import chatmemory_django
@@ -390,6 +391,27 @@ class TestEachCheck:
         assert message.id == "chatmemory.W002"
         assert message.msg == f"CHATMEMORY has no setting {name!r}, so it has no effect."
         assert message.hint == f"{hint} If it is an app's, add that to INSTALLED_APPS."
+
+    @pytest.mark.parametrize("name", ["defaults", "check", "_broken", "_given", "current", 7, "key", "ids"])
+    def test_W002_the_setting_has_the_name_of_something_else(self, settings, name):
+        settings.CHATMEMORY = {name: "given", "KEEP_HISTORY": 1}
+
+        unknown, wrong = checks.check_settings()
+
+        assert (unknown.id, wrong.id) == ("chatmemory.W002", "chatmemory.E006")
+        assert conf.general().KEEP_HISTORY == 1
+
+    @pytest.mark.skipif(apps.is_installed("chatmemory_django.contrib.encryption"), reason="It is about a site without.")
+    def test_E012_the_app_that_reads_the_setting_is_not_installed(self, settings):
+        [message] = found(settings, ENCRYPTION={"KEYS": ["a1:secret"]})
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E012"
+        assert message.msg == (
+            "CHATMEMORY['ENCRYPTION'] has no effect: 'chatmemory_django.contrib.encryption', which reads it, is not in "
+            "INSTALLED_APPS."
+        )
+        assert "secret" not in message.hint
 
     def test_W003_the_encoding_will_be_downloaded(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)

@@ -52,7 +52,7 @@ class _Shown(NamedTuple):
         return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, row.is_complete, size)
 
 
-class Listed(NamedTuple):
+class ListedMessages(NamedTuple):
     """The *messages* for a page."""
 
     messages: list[dict[str, Any]]
@@ -60,13 +60,13 @@ class Listed(NamedTuple):
     """Whether there is a part of an answer that has not ended, so that it may be in progress."""
 
     @classmethod
-    def greeting(cls, text: str) -> Listed:
+    def greeting(cls, text: str) -> ListedMessages:
         """Return the greeting *text* alone, as the ``UIMessage`` that it is once it is stored."""
         parts = [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
         return cls([{"id": GREETING, "role": "assistant", "metadata": {}, "parts": parts}], is_open=False)
 
 
-def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> Listed:
+def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> ListedMessages:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
@@ -100,7 +100,7 @@ def newest_messages(conversation: Conversation, files: Files, may: May, *, is_an
     if is_open and is_answering:
         shown = _before_stream(shown, last, {sequence for sequence, _ in approvals})
     messages = to_ui_messages(shown, approvals, unknown=gettext(OUTCOME_UNKNOWN))
-    return Listed(messages, is_open)
+    return ListedMessages(messages, is_open)
 
 
 def newest_ids(conversation: Conversation) -> list[str]:

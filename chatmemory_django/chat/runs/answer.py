@@ -17,8 +17,8 @@ from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.chat.runs.leases import State, Taken
 from chatmemory_django.chat.runs.streams import Maker, Piece
 from chatmemory_django.db.contexts import ThreadContext
-from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import bring_into, in_background
+from chatmemory_django.private import empty_frames
 from chatmemory_django.stores.base import LeaseLostError
 
 PING_AFTER = 15.0

@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf, signals
 from chatmemory_django.core.limits import memory_key
@@ -29,6 +28,7 @@ from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, c
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.files import ConversationKey, files_of, keeps_references, whole, whole_rows
+from chatmemory_django.private import private
 from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
@@ -96,7 +96,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
-    @sensitive_variables()
+    @private
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         key = memory_key(memory_id)
 
@@ -112,7 +112,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
-    @sensitive_variables()
+    @private
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         return _again(partial(self._read_memory, memory_id, window))
 
@@ -208,7 +208,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         found = Conversation.objects.using(using or self.using or router.db_for_read(Conversation))
         return found if self.owner is None else found.filter(owner=self._owner_key)
 
-    @sensitive_variables()
+    @private
     def append_messages(
         self,
         memory_id: object,
@@ -228,7 +228,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last
         return appended if written is None else appended._replace(conversation=written)
 
-    @sensitive_variables()
+    @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         costs = [window.cost(message) for message in messages] if window.is_additive else None
         eviction = window.trimmed(messages, costs)
@@ -238,7 +238,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         )
         self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
 
-    @sensitive_variables()
+    @private
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
@@ -350,7 +350,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         )
         return pending._replace(messages=messages)
 
-    @sensitive_variables()
+    @private
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
 
@@ -396,7 +396,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             self._write(memory_id).lock()
             yield
 
-    @sensitive_variables()
+    @private
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         # Django has no asynchronous transactions: a whole one runs in a single hop to the thread that has the
         # connection.
