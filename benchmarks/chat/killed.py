@@ -15,8 +15,8 @@ from benchmarks.chat.client import SLACK, Client, ended
 from benchmarks.chat.model import END, Plan
 from benchmarks.chat.server import Server
 from benchmarks.chat.site import Site
-from chatmemory_django.chat.runs.answers import INTERVAL
 from chatmemory_django.chat.runs.leases import DEAD_AFTER
+from chatmemory_django.chat.runs.streams import INTERVAL
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message
 

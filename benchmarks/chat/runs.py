@@ -7,11 +7,13 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -178,10 +180,11 @@ class Soak:
         while self._site.using == "sqlite" and time.monotonic() < until:
             await asyncio.sleep(self._random.uniform(1, 4))
             self._site.done["database locked"] += 1
-            connection = connect(self._site.using)
-            await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
-            await asyncio.sleep(self._random.choice((0.3, 2, 4, DEAD_AFTER + 1)))
-            connection.close()
+            with suppress(sqlite3.OperationalError):  # it is locked by one that recovers it, after a kill
+                connection = connect(self._site.using)
+                await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
+                await asyncio.sleep(self._random.choice((0.3, 2, 4, DEAD_AFTER + 1)))
+                connection.close()
 
     def _decide(self, memory_id: str, decided: dict[str, bool]) -> None:
         """Decide as code of the site does, in another process than those that answer."""

@@ -92,9 +92,11 @@ def judge_question(
         for row in turn:
             ids |= row.calls
             if row.type == "TOOL_EXECUTION_RESULT":
-                key = ids[json.loads(row.payload or "{}")["id"]]
-                findings.check("result that is stored twice", f"{key} {shown}", holds=not calls[key])
-                calls[key] = row.text
+                key = ids.get(json.loads(row.payload or "{}")["id"])
+                findings.check("result without its call", f"{row.text} {shown}", holds=key is not None)
+                if key is not None:
+                    findings.check("result that is stored twice", f"{key} {shown}", holds=not calls[key])
+                    calls[key] = row.text
     denied = {key for key, approved in asked.decisions.values() if not approved}
     for key, result in calls.items():
         claims, is_unknown = result == f"did {key}", not result or "outcome is unknown" in result

@@ -25,7 +25,7 @@ class ChatConfig(AppConfig):
         from chatmemory_django.chat.approvals.tables import forget_approvals, forget_left_approvals
         from chatmemory_django.chat.costs.calls import PRUNINGS
         from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
-        from chatmemory_django.chat.runs import erasing
+        from chatmemory_django.chat.runs.streams import delete_rest, forget_streams
         from chatmemory_django.models.copies import Pruning, keeps_copies, outlives, prunes
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
@@ -36,10 +36,10 @@ class ChatConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_payer, sender=model, dispatch_uid="chatmemory_chat")
         outlives(ModelCall)
-        prunes(Pruning(forget_left_approvals), Pruning(erasing.delete_rest), *PRUNINGS)
+        prunes(Pruning(forget_left_approvals), Pruning(delete_rest), *PRUNINGS)
         keeps_copies(forget_approvals, of_rows=True)
         register(checks.check_chat)
         register(checks.check_assistant)
         register(checks.check_waiting, Tags.database)
         register(checks.check_chat_deployment, Tags.security, deploy=True)
-        keeps_copies(erasing.forget_streams)
+        keeps_copies(forget_streams)

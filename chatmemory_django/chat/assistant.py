@@ -26,14 +26,14 @@ from django.template import Context, Template
 from django.utils.functional import Promise
 
 from chatmemory_django import observing
+from chatmemory_django.chat.answers.beginning import Beginning
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
-from chatmemory_django.chat.answers.counting import specification_tokens
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.observed import aobserved, observed
-from chatmemory_django.chat.answers.questions import Question, conversation_of, positioned, unanswered
+from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.returns import Text, Typed
-from chatmemory_django.chat.answers.shown import Shown, followed, named_in
-from chatmemory_django.chat.answers.stored import StoredAnswer, show_decided
+from chatmemory_django.chat.answers.sent import specification_tokens
+from chatmemory_django.chat.answers.shown import Shown
 from chatmemory_django.chat.answers.titles import TitleFunction, first_words
 from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
@@ -52,8 +52,7 @@ from chatmemory_django.chat.model import (
 from chatmemory_django.chat.outgoing import with_changes
 from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
-from chatmemory_django.chat.started import StartedRun
-from chatmemory_django.chat.starting import StartOptions, start
+from chatmemory_django.chat.started import StartedRun, StartOptions, start
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
 from chatmemory_django.core.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.core.reasons import Explained
@@ -541,9 +540,25 @@ class Assistant:
         lease.check(memory)
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
-        may = may or partial(may_decide, options.get("owner"))
         try:
-            exchange = self._begun(memory, message, options, answer, lease, may, shown, greeting, only_asks=only_asks)
+            ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
+            make = partial(
+                Exchange,
+                memory,
+                ledger,
+                lease,
+                model=self.model,
+                is_early=self._is_early(options),
+                tools=self._specifications,
+                max_rounds=self.max_rounds,
+                max_result_tokens=self.max_result_tokens,
+                response_format=answer.response_format,
+                may=may or partial(may_decide, options.get("owner")),
+                greeting=greeting,
+            )
+            named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
+            beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))
+            exchange = beginning.begun(message, has_tools=bool(self.tools), only_asks=only_asks)
             if only_asks:
                 opens = exchange.question.stored is None
             else:
@@ -574,103 +589,6 @@ class Assistant:
         if window.counter not in self._counts or not window.counter:
             self._counts[window.counter] = specification_tokens(self._specifications, None, window)
         return self._counts[window.counter]
-
-    def _begun(
-        self,
-        memory: ChatMemory,
-        message: UserInput | Question,
-        options: ChatOptions,
-        answer: Text,
-        lease: Lease,
-        may: May,
-        shown: Sequence[Shown] | None,
-        greeting: str | None,
-        *,
-        only_asks: bool = False,
-    ) -> Exchange:
-        ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
-        if ledger.is_strict or isinstance(message, Resume) or (self.tools and self._may_go_on(message, options)):
-            lease.take(memory)
-        exchange = partial(
-            Exchange,
-            memory,
-            ledger,
-            lease,
-            model=self.model,
-            is_early=self._is_early(options),
-            tools=self._specifications,
-            max_rounds=self.max_rounds,
-            max_result_tokens=self.max_result_tokens,
-            response_format=answer.response_format,
-            may=may,
-            greeting=greeting,
-        )
-        if isinstance(message, Resume):
-            ledger.check()
-            return self._resume(memory, Resumed(memory, message, lease.fence), exchange, options)
-        question, answer_id = self._question(memory, message, options, lease, shown)
-        if question.stored is not None and question.stored.is_decided and not only_asks:
-            ledger.check()
-            question.stored.show(memory)
-            resumed = Resumed(memory, Resume(about=question.stored.about), lease.take(memory))
-            return self._resume(memory, resumed, exchange, options)
-        if question.stored is not None and question.stored.stands:
-            question.stored.show(memory)
-            return exchange(memory.turn(), question)
-        ledger.check()
-        begun = None if question.stored is None else question.stored.begun()
-        return exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
-
-    def _may_go_on(self, message: UserInput | Question, options: ChatOptions) -> bool:
-        """
-        Return whether something may be stored of the question already, or is stored before the model is asked: then the
-        conversation is taken first, and otherwise once the model calls a tool.
-        """
-        named = options.get("client_message_id") or options.get("answer_id") or options.get("after") is not None
-        return bool(named) or message is None or self._is_early(options)
-
-    def _resume(
-        self, memory: ChatMemory, resumed: Resumed, exchange: Callable[..., Exchange], options: ChatOptions
-    ) -> Exchange:
-        """Return the exchange of an answer that goes on, or of one about calls that other messages follow."""
-        stored = StoredAnswer.before(*resumed.asked_before)
-        question = Question(None) if stored is None else Question(stored.asked())
-        if stored is not None and resumed.waiting is not None:
-            question = Question(None, stored=stored._replace(pending=(), about=()))
-        begun = None if stored is None else stored.asked_only()
-        turn = memory.turn(begun=begun if question.stored is None else question.stored.begun()).begin()
-        show_decided(resumed, turn)
-        answer_id = options.get("answer_id") if question.stored is None else None
-        free_id = None if answer_id in named_in(memory, answer_id) else answer_id
-        last_results = 0 if stored is None else stored.last_results
-        return exchange(turn, question, answer_id=free_id, resumed=resumed, last_results=last_results)
-
-    def _question(
-        self,
-        memory: ChatMemory,
-        message: str | UserMessage | Question | None,
-        options: ChatOptions,
-        lease: Lease,
-        shown: Sequence[Shown] | None,
-    ) -> tuple[Question, str | None]:
-        """Return the question with its place in the conversation, and the id of the answer unless it is taken."""
-        if isinstance(message, Question):
-            answer_id = options.get("answer_id")
-            return message, None if answer_id in named_in(memory, answer_id) else answer_id
-        asked = UserMessage(message) if isinstance(message, str) else message
-        question = Question(asked, options.get("after"), options.get("client_message_id"))
-        if asked is None and question.after is None:
-            raise ValueError("message and after are both None; give a message, or the message to answer as after.")
-        answer_id = options.get("answer_id")
-        names = () if lease.is_of_new else (question.client_message_id, answer_id, *(each.id for each in shown or ()))
-        taken = named_in(memory, *names)
-        if question.after is None and (question.client_message_id or self._is_early(options)):
-            there = (lambda: None) if lease.is_of_new else partial(conversation_of, memory)
-            follows = None if shown is None or asked is None else partial(followed, shown, taken, there)
-            question = positioned(question, memory, is_known=question.client_message_id in taken, follows=follows)
-        elif asked is None:
-            question = unanswered(question, memory)
-        return question, None if answer_id in {question.client_message_id, *taken} else answer_id
 
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""

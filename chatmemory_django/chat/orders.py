@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
-from django.db import router
 from django.db.models import Exists, OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
@@ -22,10 +21,10 @@ from chatmemory_django.chat.approvals import Output, Resume
 from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.chat.approvals.waiting import can_go_on, waiting_answers
 from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError
-from chatmemory_django.chat.runs.kept import Given
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.runs.tables import ASKED, Run
+from chatmemory_django.chat.runs.taking import Given
 from chatmemory_django.chat.work import ChatWork, Order
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import address_of
@@ -90,7 +89,7 @@ def resumed(maker: Maker, given: Given, name: str) -> ChatWork:
     """Return the work of a new run of *maker*, which goes on with what was decided; *name* is the assistant's."""
 
     def order() -> Order:
-        conversation = Conversation.objects.using(_database(maker)).get(memory_id=maker.memory_id)
+        conversation = Conversation.objects.using(maker.using).get(memory_id=maker.memory_id)
         assistant = _assistant(conversation, given, name, None)
         return Order(assistant, conversation.memory_id, conversation.owner, Resume(about=given.about))
 
@@ -98,17 +97,16 @@ def resumed(maker: Maker, given: Given, name: str) -> ChatWork:
 
 
 def _order_of(maker: Maker, request: HttpRequest | None) -> Order:
-    rows = Run.objects.using(_database(maker)).filter(pk=UUID(maker.answer_id))
+    rows = Run.objects.using(maker.using).filter(pk=maker.run)
     run = rows.defer("asked").select_related("conversation").get()
     conversation = run.conversation
     asked: str = rows.values_list(as_stored("asked"), flat=True).get()
-    if row_codec.installed is not None and asked:
-        coder = row_codec.installed.at(address_of(conversation))
+    if asked and (coder := row_codec.at(address_of(conversation))):
         asked = coder.decode(asked, ASKED, (maker.answer_id,))
     given = Given.of(asked) if asked else Given()
     message = (
         _waiting(conversation, given)
-        or left(conversation, maker.answer_id, run.question, is_another=given.is_another)
+        or left(conversation, maker.answer_id, run.question, run.next_sequence, is_another=given.is_another)
         or _decided(conversation)
     )
     if message is None:
@@ -133,10 +131,6 @@ def _decided(conversation: Conversation) -> Resume | None:
         if can_go_on(waiting, conversation):
             return Resume(about=[each.id for each in waiting.approvals])
     return None
-
-
-def _database(maker: Maker) -> str:
-    return router.db_for_write(Conversation, owner_key=maker.owner_key)
 
 
 def _assistant(

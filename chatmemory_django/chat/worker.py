@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from uuid import UUID, uuid4
@@ -17,11 +17,11 @@ from chatmemory_django import observing
 from chatmemory_django.chat.orders import Decided, carried_on, decided, resumed
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Locale
-from chatmemory_django.chat.runs.answers import TooManyError, answers
-from chatmemory_django.chat.runs.kept import Given
+from chatmemory_django.chat.runs.answers import AWAY, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, Left
 from chatmemory_django.chat.runs.overload import NoThreadError
-from chatmemory_django.chat.runs.streams import Maker
+from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
+from chatmemory_django.chat.runs.taking import Given
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
 
@@ -37,7 +37,10 @@ DECIDED = 500
 """How many calls that somebody has decided on are looked at, those included that have failed."""
 
 CONTEXTS_EVERY = 30.0
-"""Seconds after which the site is asked once more in which contexts to look."""
+"""Seconds after which the site is asked once more in which contexts to look, and one that was gone is tried again."""
+
+MAY_PASS = (*AWAY, NoThreadError, StreamsUnavailableError)
+"""Errors after which the context of a run is not taken for gone: the next look may go on with it."""
 
 
 class UnknownWorkError(RuntimeError):
@@ -62,6 +65,7 @@ class Worker:
         self._found_at = self._decided_at = float("-inf")
         self._tried: dict[tuple[str, ThreadContext | None], set[UUID]] = {}
         self._failed: set[tuple[str, ThreadContext | None]] = set()
+        self._gone: dict[tuple[str, str], float] = {}
         self._unknown = ""
         self._ending = asyncio.Event()
 
@@ -88,7 +92,7 @@ class Worker:
         is_last = False
         while not (is_last or self._ending.is_set()):
             is_idle = not answers().in_progress
-            is_last = not await self._take(looks_for_decided=is_idle) and is_idle
+            is_last = not await self._take(is_idle=is_idle) and is_idle
             if not is_last:
                 await self._pause()
         await answers().hand_over()
@@ -103,18 +107,18 @@ class Worker:
         except TimeoutError:
             pass
 
-    async def _take(self, *, looks_for_decided: bool = False) -> int:
-        """Begin what waits, as much as this has room for; return how much that was."""
+    async def _take(self, *, is_idle: bool = False) -> int:
+        """Begin what waits, as much as this has room for; return how much. If it *is_idle*, decisions count now."""
         count, now = 0, time.monotonic()
         self._unknown = ""
-        looks_for_decided = looks_for_decided or now - self._decided_at >= DECIDED_EVERY
-        if looks_for_decided:
+        is_due = now - self._decided_at >= DECIDED_EVERY
+        if is_due:
             self._decided_at = now
         for context in await self._where():
             for using in self._databases:
                 if self._room > 0 and not self._ending.is_set():
-                    count += await self._take_in(using, context, looks_for_decided=looks_for_decided)
-        if looks_for_decided and observing.observers and not self._unknown:
+                    count += await self._take_in(using, context, looks_for_decided=is_due or is_idle)
+        if is_due and observing.observers and not self._unknown:
             with suppress(Exception):  # the next look reports it
                 await self._note_waiting()
         return count
@@ -129,32 +133,49 @@ class Worker:
             observing.note("asked", database=using, count=count)
 
     async def _take_in(self, using: str, context: ThreadContext | None, *, looks_for_decided: bool) -> int:
+        """Begin what waits in *context*; what cannot begin keeps nothing else waiting."""
         count, failure = 0, None
-        begins: list[Callable[[], Awaitable[bool]]] = []
         with in_background(context):
             try:
-                left = await in_thread(leases.left, using, self._room)
-                random.shuffle(left)  # of several workers, each begins with another one
-                begins += [partial(self._go_on, each, context) for each in left]
-                if looks_for_decided:
-                    begins += [
-                        partial(self._resume, one, using, context) for one in await self._decided(using, context)
-                    ]
+                async for name, begin in self._waiting(using, context, looks_for_decided=looks_for_decided):
+                    try:
+                        count += await begin()
+                    except Exception as exc:  # noqa: BLE001  # the others must not wait for it
+                        failure = exc
+                        if name and not isinstance(exc, MAY_PASS):
+                            self._gone[using, name] = time.monotonic()
             except Exception as exc:  # noqa: BLE001  # whatever it is, the next look may succeed
                 failure = exc
                 self._unknown = (
                     f"Whether answers wait in the database {using!r} is not known: {type(exc).__name__}: {exc}"
                 )
-            for begin in begins:
-                try:
-                    count += await begin()
-                except Exception as exc:  # noqa: BLE001  # the others must not wait for it
-                    failure = exc
             if failure is None:
                 self._failed.discard((using, context))
             else:
                 self._note_failure(using, context, failure)
         return count
+
+    async def _waiting(
+        self, using: str, context: ThreadContext | None, *, looks_for_decided: bool
+    ) -> AsyncGenerator[tuple[str, Callable[[], Awaitable[bool]]], None]:
+        """Yield what begins each answer that waits, with the name of its own context, unless that is gone."""
+        known: Collection[str] | None = None
+        while (gone := self._gone_in(using)) != known and self._room > 0:  # behind those found gone, others may wait
+            known = gone
+            left = await in_thread(leases.left, using, self._room, gone)
+            random.shuffle(left)  # of several workers, each begins with another one
+            for each in left:
+                if each.context not in self._gone_in(using):
+                    yield each.context, partial(self._go_on, each, context)
+        for one in await self._decided(using, context) if looks_for_decided else ():
+            if one.context not in self._gone_in(using):
+                yield one.context, partial(self._resume, one, using, context)
+
+    def _gone_in(self, using: str) -> Collection[str]:
+        """Return the contexts that could not be entered in the database *using* a moment ago."""
+        since = time.monotonic() - CONTEXTS_EVERY
+        self._gone = {each: found_at for each, found_at in self._gone.items() if found_at > since}
+        return {name for database, name in self._gone if database == using}
 
     async def _go_on(self, left: Left, found_in: ThreadContext | None) -> bool:
         context = ThreadContext(left.context) if left.context else found_in

@@ -80,6 +80,11 @@ class RowCodec(Protocol):
 installed: RowCodec | None = None
 
 
+def at(address: Address) -> Coder | None:
+    """Return ``RowCodec.at``; None if none is installed."""
+    return None if installed is None else installed.at(address)
+
+
 class Stored(str):
     """A text that is encoded already."""
 

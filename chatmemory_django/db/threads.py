@@ -72,6 +72,14 @@ def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
+async def araisable(returned: Awaitable[_R]) -> _R:
+    """Await what code of the site has *returned*; ``RuntimeError`` if it calls ``sys.exit``, which ends the loop."""
+    try:
+        return await returned
+    except SystemExit as exc:
+        raise RuntimeError("A model, or a function of the site, raised SystemExit.") from exc
+
+
 @private
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """

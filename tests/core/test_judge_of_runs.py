@@ -38,6 +38,7 @@ def test_an_answer_as_it_should_be_has_no_fault():
         ({"turns": [[*TURN, ANSWER]]}, "question with two answers"),
         ({"turns": [[QUESTION._replace(is_complete=0), *TURN[1:]]]}, "question without its answer"),
         ({"turns": [[QUESTION, CALLS, RESULT, RESULT, ANSWER]]}, "result that is stored twice"),
+        ({"turns": [[QUESTION, RESULT, CALLS, ANSWER]]}, "result without its call"),
         ({"turns": [[QUESTION, ANSWER]], "happened": []}, "call that was left out"),
         ({"turns": [[QUESTION, ANSWER]]}, "effect that nothing knows of"),
         ({"turns": [[QUESTION, CALLS, RESULT._replace(text="Sorry."), ANSWER]]}, "result of nobody"),

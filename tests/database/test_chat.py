@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from chatmemory_django.chat.runs import answers, renewals
+from chatmemory_django.chat.runs import renewals, writing
 from chatmemory_django.db import threads
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
@@ -345,7 +345,7 @@ class TestCosts:
         settings.DEBUG = True
         caplog.set_level(logging.DEBUG, "django.db.backends")
         monkeypatch.setattr(threads, "_call", recorded)
-        monkeypatch.setattr(answers, "INTERVAL", 60)  # nothing is written while the answer is made
+        monkeypatch.setattr(writing, "INTERVAL", 60)  # nothing is written while the answer is made
         monkeypatch.setattr(renewals, "RENEW", 60)
         return calls
 

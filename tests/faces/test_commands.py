@@ -19,7 +19,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
-from chatmemory_django.chat.runs.streams import KEEP
+from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.management import base
 from chatmemory_django.management.base import ProgressBar
 from chatmemory_django.memory import MessageWindowChatMemory
@@ -186,7 +186,7 @@ class TestPrune:
         for age in (61, 59):
             moment = timezone.now() - timedelta(seconds=age)
             moments = {"lease": moment, "listened_at": moment, "created_at": moment, "ended_at": moment}
-            Run.objects.create(conversation_id=key, fence=age, state=Run.State.DONE, **moments)
+            Run.objects.create(conversation_id=key, fence=age, next_sequence=1, state=Run.State.DONE, **moments)
 
         run("prune_chatmemory", "--idle", 9, "--dry-run")
         assert Run.objects.count() == 2

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from asgiref.sync import async_to_sync
 from django.utils.functional import Promise
 
-from chatmemory_django.db.threads import in_slow_thread
+from chatmemory_django.db.threads import araisable, in_slow_thread
 from chatmemory_django.messages import BLANK
 from chatmemory_django.private import private
 
@@ -49,13 +49,13 @@ class Checked:
     def text(self, values: Mapping[str, Any]) -> str | None:
         """Return what the function returns for *values*, awaited if need be."""
         returned = self.call(values)
-        return self._as_text(async_to_sync(_awaited)(returned) if inspect.isawaitable(returned) else returned)
+        return self._as_text(async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned)
 
     @private
     async def atext(self, values: Mapping[str, Any]) -> str | None:
         """See ``text``. A function that is not async runs in a thread."""
         returned = self.call(values) if self.is_async else await in_slow_thread(self.call, values)
-        return self._as_text(await _awaited(returned) if inspect.isawaitable(returned) else returned)
+        return self._as_text(await araisable(returned) if inspect.isawaitable(returned) else returned)
 
     @private
     def call(self, values: Mapping[str, Any]) -> Any:
@@ -142,10 +142,3 @@ def _joined(texts: Iterable[str | None]) -> str | None:
 def _name(function: object) -> str:
     function = function.func if isinstance(function, partial) else function
     return str(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-async def _awaited(returned: Awaitable[Any]) -> Any:
-    try:
-        return await returned
-    except SystemExit as exc:  # in a task of its own, it would end the event loop
-        raise RuntimeError("A function of the site called sys.exit().") from exc

@@ -13,10 +13,9 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from chatmemory_django import observing
-from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
-from chatmemory_django.chat.answers.sent import to_send
+from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
 from chatmemory_django.chat.answers.stored import not_accepted, show_decided
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
@@ -219,7 +218,7 @@ class Exchange:
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
-            has_ended, self._waiting = end_waiting(self.memory, self._may)
+            has_ended, self._waiting = end_waiting(self.memory, self._may, self._lease.fence)
             if has_ended:
                 self._use(self.memory.turn().begin())
                 self._add_opening()

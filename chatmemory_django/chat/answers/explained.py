@@ -22,7 +22,7 @@ from chatmemory_django.chat.model import (
     RateLimitError,
     UnsupportedFileError,
 )
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
 logger = logging.getLogger(__name__)

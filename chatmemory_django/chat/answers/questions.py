@@ -124,11 +124,14 @@ def _going_on(answer: StoredAnswer) -> Question:
     return Question(None, answer.after, stored=answer)
 
 
-def left(conversation: Conversation, run: str, asked: int | None, *, is_another: bool = True) -> Question | None:
+def left(
+    conversation: Conversation, run: str, asked: int | None, since: int, *, is_another: bool = True
+) -> Question | None:
     """
     Return the question with whose answer the *run* goes on that another process has begun; None if there is none.
 
-    It is the one that was *asked*, if that is given, and otherwise the newest one, which may begin a branch. It is
+    It is the one that was *asked*, if that is given, and otherwise the first one from the sequence *since* on, which
+    may begin a branch or, if the question was there before, the newest one. It is
     answered behind whatever others have added since. If its answer has ended, it is given once more if it is the one of
     this run, or if the run was not asked for *another* one.
 
@@ -136,8 +139,11 @@ def left(conversation: Conversation, run: str, asked: int | None, *, is_another:
         MessageNotFoundError: The memory was cleared since the question was asked, or the question removed.
 
     """
-    questions = conversation.history(all_branches=True).filter(type=MessageType.USER)
-    row = (questions if asked is None else questions.filter(sequence=asked)).order_by("sequence").last()
+    questions = conversation.history(all_branches=True).filter(type=MessageType.USER).order_by("sequence")
+    if asked is None:
+        row = questions.filter(sequence__gte=since).first() or questions.last()
+    else:
+        row = questions.filter(sequence=asked).first()
     goes_on = row is not None and not (row.is_complete or is_another)
     if row is None or (goes_on and not _is_remembered(conversation, row)):
         if asked is None:

@@ -13,7 +13,7 @@ from chatmemory_django import operations
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.shortening import title_of
-from chatmemory_django.db.threads import in_slow_thread, in_thread
+from chatmemory_django.db.threads import araisable, in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.private import to_log
@@ -35,7 +35,7 @@ def entitle(memory: ChatMemory, question: UserMessage, answer: AiMessage, functi
     try:
         with serving(memory):
             title = function(question, answer)
-            title = async_to_sync(_awaited)(title) if inspect.isawaitable(title) else title
+            title = async_to_sync(araisable)(title) if inspect.isawaitable(title) else title
         _put(memory, title)
     except Exception as exc:
         logger.exception(FAILURE, memory.id, exc_info=to_log(exc))
@@ -47,17 +47,13 @@ async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage,
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
         with serving(memory):
             title = function(question, answer) if is_async else await in_slow_thread(function, question, answer)
-            title = await title if inspect.isawaitable(title) else title
+            title = await araisable(title) if inspect.isawaitable(title) else title
         await in_thread(_put, memory, title)
-    except (Exception, SystemExit) as exc:  # which would end the event loop
+    except Exception as exc:
         logger.exception(FAILURE, memory.id, exc_info=to_log(exc))
 
 
 FAILURE = "The conversation %r got no title."
-
-
-async def _awaited(title: Awaitable[str | None]) -> str | None:
-    return await title
 
 
 def _put(memory: ChatMemory, title: object) -> None:

@@ -20,7 +20,7 @@ from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entit
 from chatmemory_django.chat.model import ChatEvent, ChatRequest, ModelTimeoutError
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool
 from chatmemory_django.db.contexts import in_context
-from chatmemory_django.db.threads import afterwards, apart, in_slow_thread, in_thread, to_its_end
+from chatmemory_django.db.threads import afterwards, apart, araisable, in_slow_thread, in_thread, to_its_end
 from chatmemory_django.messages import ToolExecutionRequest, ToolExecutionResultMessage
 
 _T = TypeVar("_T")
@@ -194,12 +194,10 @@ class _Deadline:
         left = None if self._seconds is None else self._end - time.monotonic()
         try:
             async with asyncio.timeout(left):
-                return await awaitable
+                return await araisable(awaitable)
         except TimeoutError:
             self.check()
             raise
-        except SystemExit as exc:  # it would end the event loop, and with it other answers
-            raise RuntimeError("A model, or a function of the site, called sys.exit().") from exc
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is None or task.cancelling():

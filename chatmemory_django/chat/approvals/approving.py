@@ -19,10 +19,12 @@ from msgspec.json import encode
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, ToolApproval
 from chatmemory_django.chat.approvals.waiting import (
+    EXPIRED,
     OWNERS,
     UNKNOWN,
     Waiting,
     approvals_of,
+    can_run,
     has_died,
     waiting_answers,
 )
@@ -45,10 +47,9 @@ _T = TypeVar("_T")
 State = ToolApproval.State
 
 DENIED = "This call was not approved, so it was not run."
-EXPIRED = "The time to approve and run this call has passed, so it was not run."
 PASSED_OVER = "The user wrote something else instead of approving this call, so it was not run."
-WITHDRAWN = "The user wrote something else before this call, which was approved, was run. It is not run any more."
-"""What the model reads of a call that has no result, or ``UNKNOWN``."""
+WITHDRAWN = "The conversation went on before this call, which was approved, was run. It is not run any more."
+"""What the model reads of a call that has no result, or ``EXPIRED``, or ``UNKNOWN``."""
 
 NO_OUTPUT = "The user's browser has sent no output of this call, and nobody waits for it any more."
 """The same of a call that ran in the client, if it has: that is not known."""
@@ -333,7 +334,7 @@ def _claim(
         if chosen is not None and output is not None:
             approval.approved = True
             ended.append(Ended(approval, _result(chosen.call(approval), output)))
-        elif approval.approved and approval.state == State.WAITING and not approval.has_expired:
+        elif can_run(approval, conversation):
             approval.state, approval.fence = State.RUNNING, fence or conversation.fence
             approval.save(using=approval._state.db, update_fields=["state", "fence"])
             approved.append(approval)

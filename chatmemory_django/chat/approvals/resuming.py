@@ -198,17 +198,18 @@ def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, Approv
     turn.beside(store)
 
 
-def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, OpenCalls]:
+def end_waiting(memory: ChatMemory, may: May | None, fence: int | None = None) -> tuple[bool, OpenCalls]:
     """
     End the calls that wait for who asks something else, and *may* decide on them; None for no question.
 
-    Returns whether there were any, so that the turn has to begin again, and which calls in the memory still wait. Where
-    the memory has no call without a result, there is nothing to end; see ``unanswered``.
+    What is stored of that requires the *fence* of who asks. Returns whether there were any, so that the turn has to
+    begin again, and which calls in the memory still wait. Where the memory has no call without a result, there is
+    nothing to end; see ``unanswered``.
     """
     store = memory.store
     if not isinstance(store, DjangoChatMemoryStore):
         return False, OpenCalls()
-    closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory), may)
+    closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory, fence), may)
     return closed.ended > 0, OpenCalls(closed.still_open)
 
 
@@ -228,8 +229,9 @@ def calls_in(message: ChatMessage | None) -> Sequence[ToolExecutionRequest]:
     return message.tool_execution_requests if isinstance(message, AiMessage) else ()
 
 
-def _store(memory: ChatMemory, messages: Sequence[ChatMessage]) -> None:
+def _store(memory: ChatMemory, fence: int | None, messages: Sequence[ChatMessage]) -> None:
     # Not ``memory.add``: a model that summarizes would be called in the transaction.
     turn = memory.turn().begin()
+    turn.fence = fence
     turn.add(*messages)
     turn.save()

@@ -2,8 +2,8 @@
 Which calls of tools wait for a decision, or to be run, in a conversation.
 
 A call waits as long as it is on the path: whatever was asked and answered since, unless that ended the waiting, or the
-memory was cleared. One of the owner has to be in the memory as well, unless it was denied, since a question ends only
-what it finds there.
+memory was cleared. One of the owner has to be in the memory as well, to be decided and to be run, since a question ends
+only what it finds there.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ State = ToolApproval.State
 OWNERS = (OWNER, CLIENT)
 """What ``approve_by`` is for calls that wait for the owner of their conversation."""
 
-BESIDE_MEMORY = ~Q(approve_by__in=OWNERS) | Q(approved=False)
+BESIDE_MEMORY = ~Q(approve_by__in=OWNERS) | Q(approved__isnull=False)
 """The calls that wait also if they have left the memory."""
 
+EXPIRED = "The time to approve and run this call has passed, so it was not run."
 UNKNOWN = "This call was approved, and interrupted while it ran: its outcome is unknown. It is not run again."
-"""What the model reads, and the page shows, of an approved call whose process died."""
+"""What the model reads, and the page shows, of an approved call that was not run in time, or whose process died."""
 
 
 class Waiting(NamedTuple):
@@ -117,6 +118,12 @@ def can_go_on(answer: Waiting, conversation: Conversation) -> bool:
     return any(each.is_decided or has_died(each, conversation) for each in answer.approvals)
 
 
+def can_run(approval: ToolApproval, conversation: Conversation) -> bool:
+    """Return whether a call was approved, and is to be run: one of the owner is not once it has left the memory."""
+    is_remembered = approval.approve_by not in OWNERS or approval.sequence >= conversation.window_start
+    return bool(approval.approved) and approval.is_decided and not approval.has_expired and is_remembered
+
+
 def has_died(approval: ToolApproval, conversation: Conversation) -> bool:
     """Return whether the process that ran a call is dead, so that nobody will store its result."""
     if approval.state != State.RUNNING:
@@ -129,7 +136,7 @@ def ids_beside_memory(conversations: ConversationQuerySet) -> set[str | None]:
     """
     Return the ids of the calls that wait in *conversations*, which is one at most, also if its memory has lost them.
 
-    Those of the owner are not among them unless they were denied, since they wait in the memory alone.
+    Those of the owner are not among them until they were decided, since they wait in the memory alone.
     """
     approvals = ToolApproval.objects.using(conversations.db).filter(conversation__in=conversations.values("pk"))
     waiting = list(approvals.exclude(state=State.ENDED).filter(BESIDE_MEMORY).select_related("conversation"))
@@ -160,7 +167,7 @@ def shown_approvals(
             each.approved,
             each.reason,
             each.sequence in waiting and each.is_open and not each.has_expired and each.id not in dead,
-            UNKNOWN if each.id in dead else "",
+            UNKNOWN if each.id in dead else EXPIRED if each.approved and each.has_expired else "",
             may is not None and each.is_pending and not may(each.approve_by),
             each.is_for_client,
         )

@@ -30,11 +30,11 @@ from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.http.files import Files, stored_file
-from chatmemory_django.chat.http.greeting import greeting, is_shown
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
-from chatmemory_django.chat.runs.kept import Given, GivenOutput
+from chatmemory_django.chat.runs.taking import Given, GivenOutput
 from chatmemory_django.chat.work import Order
+from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.models import Conversation
 from chatmemory_django.storages import StorageError
@@ -137,7 +137,7 @@ def _checked(request: HttpRequest) -> Admission:
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
     may = None if conversation is None else by_policy(policy, request, conversation)
-    greets = greeting(request, conversation) if is_shown(question) else None
+    greets = greeting(request, conversation) if _is_shown(question) else None
     assistant, name, given = choose(conversation, question)
     if conversation is not None:
         named.bind(conversation, name)
@@ -229,6 +229,22 @@ def _outputs(conversation: Conversation, posted: PostedAnswer) -> list[Output]:
             if answer is not None and answer.id == posted.id:
                 outputs.append(posted.output(str(call.id), approval.id))
     return outputs
+
+
+def greeting(request: HttpRequest, conversation: Conversation | None) -> str | None:
+    """Return what the assistant writes first in *conversation*; None for nothing, or if there are messages already."""
+    if conversation is not None and conversation.next_sequence > 1:
+        return None
+    given = chat_settings().GREETING
+    given = imported(given) if is_path(given) else given
+    if callable(given):
+        given = given(request)
+    return str(given) if given else None
+
+
+def _is_shown(question: Question) -> bool:
+    """Return whether the page of *question* may show a greeting: a list without one has none."""
+    return question.shown is None or (bool(question.shown) and question.shown[-1].is_answer)
 
 
 def nothing_waits() -> NotAllowedError:

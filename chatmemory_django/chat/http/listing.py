@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext
 
 from chatmemory_django import conf
+from chatmemory_django.chat.answers.exchange import GREETING
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.conf import chat_settings
@@ -57,6 +58,12 @@ class ListedMessages(NamedTuple):
     messages: list[dict[str, Any]]
     is_open: bool
     """Whether there is a part of an answer that has not ended, so that it may be in progress."""
+
+    @classmethod
+    def greeting(cls, text: str) -> ListedMessages:
+        """Return the greeting *text* alone, as the ``UIMessage`` that it is once it is stored."""
+        parts = [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
+        return cls([{"id": GREETING, "role": "assistant", "metadata": {}, "parts": parts}], is_open=False)
 
 
 def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> ListedMessages:

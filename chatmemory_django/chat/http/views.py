@@ -35,16 +35,15 @@ from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
-from chatmemory_django.chat.http.asking import Admission, admission, entered, is_next, nothing_waits
+from chatmemory_django.chat.http.asking import Admission, admission, entered, greeting, is_next, nothing_waits
 from chatmemory_django.chat.http.files import Files, question_at
-from chatmemory_django.chat.http.greeting import as_ui_message, greeting
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.orders import carried_on
-from chatmemory_django.chat.runs.answer import PING
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError, Seat, TooManyError, answers
+from chatmemory_django.chat.runs.answer import PING, InterruptedAnswerError
+from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
@@ -226,7 +225,7 @@ def _messages(
 ) -> ListedMessages:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if text := greeting(request, conversation):
-        return ListedMessages([as_ui_message(text)], is_open=False)
+        return ListedMessages.greeting(text)
     if conversation is None:
         return ListedMessages([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)

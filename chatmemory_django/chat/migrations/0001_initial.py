@@ -107,6 +107,7 @@ class Migration(migrations.Migration):
                 ("active", models.BigIntegerField(null=True, unique=True)),
                 ("assistant", chatmemory_django.models.ExactCharField(blank=True, max_length=64, null=True)),
                 ("question", models.PositiveIntegerField(null=True)),
+                ("next_sequence", models.PositiveIntegerField()),
                 ("fence", models.PositiveBigIntegerField()),
                 ("lease", models.DateTimeField()),
                 ("listened_at", models.DateTimeField()),

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from django.utils import timezone, translation
 
+from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece
+from chatmemory_django.chat.runs.streams import Maker, Piece
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.threads import bring_into, in_background
 from chatmemory_django.private import empty_frames
@@ -35,6 +36,13 @@ OF_THE_REQUEST = frozenset(
 """The names of context variables of asgiref that refer to a thread or a connection which ends with the request."""
 
 _T = TypeVar("_T")
+
+
+class InterruptedAnswerError(RuntimeError):
+    """
+    The answer has no end here: another one has taken its place, its process was the only one that could go on with it,
+    or this process ends, and has handed it over.
+    """
 
 
 class Locale(NamedTuple):

@@ -1,9 +1,8 @@
 """
 Answers in progress: each is a task that outlives the request, and any number of clients can listen to it.
 
-Each event loop has a registry of the answers that it is generating. Several times a second, the registry writes the new
-events of all of them at once to the ``streams``, where other processes can read them, and looks whether one of them has
-to stop. What an answer does with the database takes one call in a thread at its beginning and one at its end.
+Each event loop has a registry of the answers that it is generating. What an answer does with the database takes one
+call in a thread at its beginning and one at its end; in between, they are all written together.
 """
 
 from __future__ import annotations
@@ -12,45 +11,37 @@ import asyncio
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
-from contextvars import Context
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, router
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from chatmemory_django import observing
 from chatmemory_django.chat.conf import Left, chat_settings
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answer import Answer, Locale, Work, apart, own_context
-from chatmemory_django.chat.runs.erasing import forget_ended
-from chatmemory_django.chat.runs.kept import NOTHING, Given, Kept
-from chatmemory_django.chat.runs.leases import BusyError, Progress, State, Taken
-from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_soon
-from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError, decoded, encoded, streams
+from chatmemory_django.chat.runs.answer import Answer, InterruptedAnswerError, Locale, Work, apart, own_context
+from chatmemory_django.chat.runs.following import Following
+from chatmemory_django.chat.runs.leases import BusyError, State, Taken
+from chatmemory_django.chat.runs.overload import in_thread_soon
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, encoded, forget_ended, streams
 from chatmemory_django.chat.runs.tables import Run
-from chatmemory_django.db.contexts import ThreadContext, current, in_context, name_of
+from chatmemory_django.chat.runs.taking import NOTHING, Given, Kept
+from chatmemory_django.chat.runs.writing import Writer
+from chatmemory_django.db.contexts import current, name_of
 from chatmemory_django.db.threads import close_thread_sensitive, in_thread, raisable
-from chatmemory_django.models import Conversation
 from chatmemory_django.signals import answer_waits
 from chatmemory_django.stores.base import LeaseLostError
 
 logger = logging.getLogger(__name__)
-
-INTERVAL = 0.25
-"""Seconds between two writes, and between two reads of an answer that another process generates."""
 
 ALIVE_FOR = 1.5
 """Seconds for which a process counts as alive after its last renewal; after that, it may be dead."""
 
 FIRST_PAUSE, MAX_PAUSE = 0.25, 4.0
 """Seconds until an end that could not be stored is tried again: at first, and at most; each pause is twice as long."""
-
-LISTEN = 2.0
-"""Seconds after which a process that listens to an answer of another one notes that again."""
 
 LEFT_AFTER = 3.5
 """
@@ -64,8 +55,8 @@ ASKED_SECONDS = 3600.0
 HAND_OVER = 0.02
 """Seconds between two looks whether all answers have been handed over."""
 
-LONG_WAIT = 10.0
-"""Seconds after which it is logged that an answer waits for a worker."""
+HAND_OVER_SECONDS = leases.DEAD_AFTER
+"""How long the end of a process waits for that: as long as others then wait for a sign of life of its answers."""
 
 STOP_SECONDS = 10.0
 """How long a question waits for the end of an answer that it has stopped."""
@@ -78,13 +69,6 @@ class TooManyError(RuntimeError):
     """The user has as many answers in progress, or streams open, as one user may have."""
 
 
-class InterruptedAnswerError(RuntimeError):
-    """
-    The answer has no end here: another one has taken its place, its process was the only one that could go on with it,
-    or this process ends, and has handed it over.
-    """
-
-
 class Seat:
     """A stream that a user has open: whatever holds this object keeps the place taken."""
 
@@ -95,13 +79,10 @@ class Answers:
     def __init__(self) -> None:
         self._streams = streams()
         self._made: dict[Maker, Answer] = {}
-        self._followed: dict[Maker, Answer] = {}
+        self._writer = Writer(self._streams, self._made)
+        self._following = Following(self._streams, self.carry_on)
         self._seats: WeakKeyDictionary[Seat, tuple[str, str]] = WeakKeyDictionary()
         self._beginning: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
-        self._writing = threading.Lock()
-        self._writer: asyncio.Task[None] | None = None
-        self._failed: set[ThreadContext | None] = set()
-        self._waits = False
 
     async def begin(
         self,
@@ -166,8 +147,9 @@ class Answers:
 
     async def find(self, memory_id: str, owner_key: str) -> Maker | None:
         """Return the answer in progress in the owner's conversation, in any process, or None."""
-        run = await in_thread(lambda: leases.find(_database(owner_key), memory_id, owner_key))
-        return None if run is None else Maker(memory_id, owner_key, run.hex, current.get())
+        maker = Maker(memory_id, owner_key, "", current.get())
+        run = await in_thread(lambda: leases.find(maker.using, memory_id, owner_key))
+        return None if run is None else maker._replace(answer_id=run.hex)
 
     async def carry_on(self, maker: Maker, work: Work, locale: Locale | None = None) -> Answer | None:
         """
@@ -188,7 +170,7 @@ class Answers:
         If it is lost, this ends with an ``InterruptedAnswerError``.
         """
         answer = self._made.get(maker)
-        return self._listen_elsewhere(maker, work, Locale.current()) if answer is None else answer.listen()
+        return self._following.listen(maker, work, Locale.current()) if answer is None else answer.listen()
 
     async def stop(self, maker: Maker, work: Callable[[], Work] | None = None) -> None:
         """
@@ -205,13 +187,13 @@ class Answers:
     async def _interrupt(self, maker: Maker) -> None:
         answer = self._made.get(maker)
         if answer is None:
-            await in_thread(lambda: leases.stop(_database(maker.owner_key), UUID(maker.answer_id)))
+            await in_thread(lambda: leases.stop(maker.using, maker.run))
         else:
             answer.stop()
 
     async def _silence(self, maker: Maker) -> tuple[UUID | None, float, datetime | None]:
         """Return the run in progress in the conversation, for how long nobody has listened to it, and since when."""
-        found = await in_thread(lambda: leases.unheard(_database(maker.owner_key), maker.memory_id, maker.owner_key))
+        found = await in_thread(lambda: leases.unheard(maker.using, maker.memory_id, maker.owner_key))
         return found or (None, 0.0, None)
 
     async def _begin(
@@ -221,7 +203,7 @@ class Answers:
         beginning = self._beginning.setdefault((name_of(maker.context), maker.owner_key), threading.Lock())
         answer = self._made[maker] = Answer(maker)
         answer.is_handed_over = hands_over
-        self._start_writer()
+        self._writer.start()
         silent_for: float | None = 0.0
         try:
             silent_for = await in_thread_soon(self._open, answer, work, beginning, kept)
@@ -244,7 +226,7 @@ class Answers:
         if not await in_thread_soon(self._reopen, answer, work):
             return None
         self._made[maker] = answer
-        self._start_writer()
+        self._writer.start()
         return self._started(answer, work, locale)
 
     def _started(self, answer: Answer, work: Work, locale: Locale) -> Answer:
@@ -253,10 +235,6 @@ class Answers:
             leases.keep(answer.taken, answer.maker.context, answer.has_listeners)
         answer.start(self._make(answer, work, locale))
         return answer
-
-    def _start_writer(self) -> None:
-        if self._writer is None or self._writer.done():
-            self._writer = apart(self._write_on(), Context())  # of no request: it writes the answers to all
 
     def _open(self, answer: Answer, work: Work, beginning: threading.Lock, kept: Kept) -> float | None:
         """Take a run for *answer*, and begin its *work*; if another one is in progress, return what ``take`` does."""
@@ -277,7 +255,7 @@ class Answers:
     def _reopen(self, answer: Answer, work: Work) -> bool:
         """Take the run of *answer* over, and begin its *work* with what is stored; return whether that was possible."""
         maker = answer.maker
-        taken = leases.take_over(_database(maker.owner_key), UUID(maker.answer_id))
+        taken = leases.take_over(maker.using, maker.run)
         if taken is None:
             return False
         answer.taken = taken
@@ -299,75 +277,6 @@ class Answers:
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
             answer.was_refused, answer.is_handed_over = True, False
-
-    async def _listen_elsewhere(
-        self, maker: Maker, work: Callable[[], Work] | None, locale: Locale
-    ) -> AsyncGenerator[str, None]:
-        """Yield the stream of an answer that another process generates; all who listen to it here share one reader."""
-        answer = self._followed.get(maker)
-        if answer is None:
-            answer = self._followed[maker] = Answer(maker)
-            answer.start(self._follow(answer, locale))
-        answer.going_on = work or answer.going_on  # one who listens may leave it to others, and another one stop it
-        async with aclosing(answer.listen()) as pieces:
-            async for piece in pieces:
-                yield piece
-        if answer.successor is not None:
-            made, position = answer.successor
-            async with aclosing(made.listen(position)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        elif answer.failure is not None:
-            raise answer.failure
-
-    async def _follow(self, answer: Answer, locale: Locale) -> None:
-        """
-        Read the stream of *answer* as long as it goes on and anyone listens.
-
-        Once nobody works on it, this process does, with what its ``going_on`` returns.
-        """
-        position, progress, noted_at, began = 0, Progress.RUNS, 0.0, time.monotonic()
-        try:
-            while progress in {Progress.RUNS, Progress.LEFT} and answer.has_listeners():
-                is_due = time.monotonic() - noted_at >= LISTEN
-                noted_at = time.monotonic() if is_due else noted_at
-                progress, pieces = await in_thread(self._read, answer.maker, position, notes=is_due)
-                position += len(pieces)
-                if pieces:
-                    answer.put("".join(pieces))
-                self._note_wait(is_long=position == 0 and time.monotonic() - began > LONG_WAIT)
-                if progress is Progress.LEFT and answer.going_on is not None:
-                    with suppress(NoThreadError):  # the next time, unless others are faster
-                        made = await self.carry_on(answer.maker, answer.going_on(), locale)
-                        if made is not None:
-                            answer.successor = made, position
-                            return
-                if progress in {Progress.RUNS, Progress.LEFT}:
-                    await asyncio.sleep(INTERVAL)
-            if progress is Progress.LOST:
-                answer.failure = InterruptedAnswerError("Nobody can go on with the answer.")
-        except Exception as exc:  # noqa: BLE001  # for those who listen
-            answer.failure = exc
-        finally:
-            del self._followed[answer.maker]
-            answer.end()
-
-    def _read(self, maker: Maker, position: int, *, notes: bool) -> tuple[Progress, list[str]]:
-        """Return how far an answer is, and its stream from *position* on; it *notes* that somebody listens to it."""
-        using, run = _database(maker.owner_key), UUID(maker.answer_id)
-        # First, to miss no last piece: who ends a run has written it.
-        progress = leases.progress(using, run)
-        if notes and progress in {Progress.RUNS, Progress.LEFT}:
-            with suppress(DatabaseError):  # the next time comes soon
-                leases.note_listener(using, run)
-        return progress, decoded(maker, self._streams.read(maker, position), position)
-
-    def _note_wait(self, *, is_long: bool) -> None:
-        """Log the first of several answers that nobody begins to generate, where that is for workers to do."""
-        if is_long and not self._waits and chat_settings().has_workers:
-            text = "Answers wait for a worker for more than %.0f s: is manage.py run_chatmemory running?"
-            logger.warning(text, LONG_WAIT)
-        self._waits = is_long
 
     async def _make(self, answer: Answer, work: Work, locale: Locale) -> None:
         observing.note("answering", change=1)
@@ -430,8 +339,7 @@ class Answers:
         """End *work*, once, and then the run and the stream of *answer* with the events that this returns."""
         if answer.last is None:
             answer.last = raisable(work.end)(answer)
-        with self._writing:  # after a write in progress
-            answer.is_written = False
+        self._writer.leave(answer)
         if answer.state is State.ASKED:
             self._hand_over(answer)
             return answer.last
@@ -458,76 +366,6 @@ class Answers:
         if answer.taken is not None:
             leases.hand_over(answer.taken, answer.question)
 
-    async def _write_on(self) -> None:
-        while self._made:
-            await asyncio.sleep(INTERVAL)
-            written = [answer for answer in self._made.values() if answer.is_written]
-            for stopping, own in await in_thread(self._write_all, written) if written else ():
-                for answer in own:
-                    self._heed(answer, stopping)
-
-    def _heed(self, answer: Answer, stopping: Mapping[UUID, bool]) -> None:
-        """Stop *answer* if it has to, or if its run is not its own any more: then it is not among *stopping*."""
-        run = answer.taken and answer.taken.run
-        if not answer.is_written or run is None:
-            return  # it has ended since
-        if run not in stopping:
-            answer.lose()
-        elif stopping[run]:
-            answer.stop()
-
-    def _write_all(self, answers: Collection[Answer]) -> list[tuple[Mapping[UUID, bool], Collection[Answer]]]:
-        """Do what ``_write`` does in the context of each of *answers*, unless that fails; return with which answers."""
-        together: defaultdict[ThreadContext | None, list[Answer]] = defaultdict(list)
-        for answer in answers:
-            together[answer.maker.context].append(answer)
-        self._failed &= together.keys()
-        written: list[tuple[Mapping[UUID, bool], Collection[Answer]]] = []
-        for context, own in together.items():
-            try:
-                written.append((in_context(self._write, context)(own), own))
-            except Exception as exc:  # noqa: BLE001  # whatever it is, the next write may succeed
-                self._note_failure(exc, context)
-                close_old_connections()
-        return written
-
-    def _write(self, answers: Collection[Answer]) -> Mapping[UUID, bool]:
-        """Write the new events of those *answers* that have not ended; return which runs go on, and have to stop."""
-        places: defaultdict[str, dict[UUID, Answer]] = defaultdict(dict)
-        for answer in answers:
-            if answer.taken is not None and answer.is_written:
-                places[answer.taken.using][answer.taken.run] = answer
-        stopping: dict[UUID, bool] = {}
-        for using, own in places.items():
-            stopping.update(leases.stopping(using, [each.taken for each in own.values() if each.taken is not None]))
-            # What has ended since then is not written any more, and others may still read its end.
-            lost = [answer.maker.memory_id for run, answer in own.items() if run not in stopping and answer.is_written]
-            if lost:
-                forget_ended(self._streams, using, lost)
-        try:  # what is another process's by now must not get the pieces of this one
-            self._write_events([each for each in answers if each.taken is None or each.taken.run in stopping])
-        except StreamsUnavailableError as exc:  # which runs have to stop is known all the same
-            self._note_failure(exc, current.get())
-        else:
-            self._failed.discard(current.get())
-        return stopping
-
-    def _write_events(self, answers: Collection[Answer]) -> None:
-        with self._writing:
-            counts = {answer: len(answer.events) for answer in answers if answer.is_written}
-            new = {answer: count for answer, count in counts.items() if answer.has_new(count)}
-            pieces = {each.maker: encoded(each.maker, each.new(count)) for each, count in new.items()}
-            if pieces:
-                self._streams.write(pieces)
-            for answer, count in new.items():
-                answer.note_written(count)
-
-    def _note_failure(self, error: Exception, context: ThreadContext | None) -> None:
-        """Log the first of several failures to write in *context*."""
-        if context not in self._failed:
-            logger.error("Answers in progress could not be written; the next writes try again.", exc_info=error)
-        self._failed.add(context)
-
     @property
     def in_progress(self) -> int:
         """How many answers are generated here."""
@@ -538,11 +376,21 @@ class Answers:
         return [(maker, answer.taken) for maker, answer in self._made.items() if answer.taken is not None]
 
     async def hand_over(self) -> None:
-        """Leave all that is generated here to other processes, and return when they can go on with it."""
-        while self._made:
+        """
+        Leave all that is generated here to other processes, and return when they can go on with it.
+
+        What the database has not stored after ``HAND_OVER_SECONDS``, since it hangs, is renewed no longer.
+        """
+        end = time.monotonic() + HAND_OVER_SECONDS
+        while self._made and time.monotonic() < end:
             for answer in self._made.values():  # and what requests that are still open begin
                 answer.leave()
             await asyncio.sleep(HAND_OVER)
+        for _, taken in self.taken():
+            leases.leave(taken)
+        if self._made:
+            text = "%d answer(s) could not be handed over in %.1f s; others go on with them once their leases end."
+            logger.error(text, len(self._made), HAND_OVER_SECONDS)
 
 
 _registries: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
@@ -564,20 +412,14 @@ def note_waiting(maker: Maker, using: str) -> None:
     answer_waits.send_robust(sender=Run, memory_id=maker.memory_id, context=captured, using=using)
 
 
-def _database(owner_key: str) -> str:
-    """Return the database of the owner's conversations, and so of the runs in them."""
-    return router.db_for_write(Conversation, owner_key=owner_key)
-
-
 def _take(maker: Maker, work: Work, kept: Kept) -> Taken | float:
     """
     Do what ``leases.take`` does; ``TooManyError`` if the owner has too many answers in progress.
 
     Conversations without an owner are nobody's: they do not count together.
     """
-    using, most = _database(maker.owner_key), chat_settings().MAX_ANSWERS
-    run, owner = UUID(maker.answer_id), maker.owner_key or None
-    taken = leases.take(using, maker.memory_id, owner, run, work.assistant, question=work.question, kept=kept)
+    using, most, owner = maker.using, chat_settings().MAX_ANSWERS, maker.owner_key or None
+    taken = leases.take(using, maker.memory_id, owner, maker.run, work.assistant, question=work.question, kept=kept)
     if not isinstance(taken, Taken):
         return taken
     try:

@@ -64,5 +64,4 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 async def hand_over() -> None:
     """Leave all that this process generates, in the running loop and in the background, to others; then return."""
-    await answers().hand_over()
-    await _background.hand_over()
+    await asyncio.gather(answers().hand_over(), _background.hand_over())

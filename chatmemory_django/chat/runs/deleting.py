@@ -6,11 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from typing import ClassVar
 
 from django.db import close_old_connections
+from django.db.models import Exists, OuterRef
 
+from chatmemory_django.chat.runs.tables import AnswerChunk, before
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, in_context
+from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import leaving_no_connection
 
 logger = logging.getLogger(__name__)
@@ -20,6 +25,12 @@ TIMES = 4
 
 PATIENCE = 10
 """After how many such times without success the rest is left to others, as that of a tenant that is gone."""
+
+KEEP = 60.0
+"""Seconds for which the stream of an answer is kept after its last piece, for clients that are still reading it."""
+
+ANSWERS = 100
+"""How many answers' streams one statement deletes."""
 
 
 class Deletion:
@@ -90,3 +101,19 @@ class Deletion:
         with self._lock:
             if self._due[context][1] == due:
                 del self._due[context]
+
+
+@cache
+def deletion(using: str) -> Deletion:
+    """Return what deletes the old streams in the database *using* while this process has answers, and a while after."""
+    return Deletion(partial(tried_again, using, partial(delete_old, using)), KEEP)
+
+
+def delete_old(using: str) -> None:
+    """Delete the streams of answers that have ended, or whose process is dead, from the database *using*."""
+    old, chunks = before(KEEP), AnswerChunk.objects.using(using)
+    newer = chunks.filter(memory_id=OuterRef("memory_id"), answer_id=OuterRef("answer_id"), written_at__gte=old)
+    found = chunks.filter(~Exists(newer), written_at__lt=old).values_list("memory_id", "answer_id").distinct()
+    for part in in_parts(list(found), ANSWERS):
+        memory_ids, answer_ids = zip(*part, strict=True)
+        chunks.filter(memory_id__in=set(memory_ids), answer_id__in=answer_ids).delete()

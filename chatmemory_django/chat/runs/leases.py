@@ -21,10 +21,9 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, connections, router
 from django.db.models import F, Q
 
-from chatmemory_django.chat.runs.kept import NOTHING, Kept
 from chatmemory_django.chat.runs.renewals import note_listener, renewal
 from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, RunQuerySet, before
-from chatmemory_django.chat.runs.taking import OtherAssistantError, Taken, Taking, taken_over
+from chatmemory_django.chat.runs.taking import NOTHING, Kept, OtherAssistantError, Taken, Taking, taken_over
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
@@ -256,9 +255,13 @@ class Left(NamedTuple):
     time_zone: str
 
 
-def left(using: str, count: int) -> list[Left]:
-    """Return up to *count* runs in the database *using* on which nobody works, the oldest first."""
+def left(using: str, count: int, without: Collection[str] = ()) -> list[Left]:
+    """
+    Return up to *count* runs in the database *using* on which nobody works, *without* those of these contexts, the
+    oldest first.
+    """
     found = Run.objects.using(using).left().filter(active__gte=0)  # by the index of those in progress, on SQLite, too
+    found = found.exclude(context__in=without)
     columns = ("conversation__memory_id", "conversation__owner", "assistant", "context", "language", "time_zone")
     rows: Any = found.order_by("created_at").values_list("pk", *columns)[:count]
     return [Left(run, memory_id, "" if owner is None else str(owner), *rest) for run, memory_id, owner, *rest in rows]

@@ -11,7 +11,8 @@ from typing import cast
 from django.db import connections, router
 
 from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece, Streams, StreamsUnavailableError
+from chatmemory_django.chat.runs.deleting import KEEP
+from chatmemory_django.chat.runs.streams import Maker, Piece, Streams, StreamsUnavailableError
 from chatmemory_django.models import Conversation
 
 try:

@@ -9,34 +9,30 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from django.db import connections, router, transaction
-from django.db.models import Exists, OuterRef
 from django.utils.module_loading import import_string
 
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.deleting import Deletion
+from chatmemory_django.chat.runs.deleting import delete_old, deletion
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.tables import AnswerChunk, Run, before
+from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.db.row_codec import Address
+from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)
 
-KEEP = 60.0
-"""Seconds for which the stream of an answer is kept after its last piece, for clients that are still reading it."""
-
-ANSWERS = 100
-"""How many answers' streams one statement deletes."""
+INTERVAL = 0.25
+"""Seconds between two writes, and between two reads of an answer that another process generates."""
 
 
 class StreamsUnavailableError(RuntimeError):
@@ -54,6 +50,16 @@ class Maker(NamedTuple):
     context: ThreadContext | None = None
     """In which threads work for it: other tenants may have conversations and users with the same keys."""
 
+    @property
+    def run(self) -> UUID:
+        """The key of its run."""
+        return UUID(self.answer_id)
+
+    @property
+    def using(self) -> str:
+        """The database of the owner's conversations, and so of the runs in them."""
+        return router.db_for_write(Conversation, owner_key=self.owner_key)
+
 
 class Piece(NamedTuple):
     """The new events of an answer, and the index of the piece; without events, it keeps the pieces before it."""
@@ -64,23 +70,22 @@ class Piece(NamedTuple):
 
 def encoded(maker: Maker, piece: Piece) -> Piece:
     """Return *piece* of the answer of *maker* as it is stored."""
-    if row_codec.installed is None or not piece.data:
-        return piece
-    address = _address(maker, router.db_for_write(Conversation, owner_key=maker.owner_key))
+    coder = _coder(maker, router.db_for_write) if piece.data else None
     key = maker.answer_id, piece.position
-    return piece._replace(data=row_codec.installed.at(address).encode(piece.data, _COLUMN, key))
+    return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
 
 
 def decoded(maker: Maker, stored: Iterable[str], position: int = 0) -> list[str]:
     """Return the data of the pieces of the answer of *maker* from *position* on, as they are *stored*."""
-    if row_codec.installed is None:
+    coder = _coder(maker, router.db_for_read)
+    if coder is None:
         return list(stored)
-    coder = row_codec.installed.at(_address(maker, router.db_for_read(Conversation, owner_key=maker.owner_key)))
     return [coder.decode(data, _COLUMN, (maker.answer_id, at)) for at, data in enumerate(stored, position)]
 
 
-def _address(maker: Maker, using: str) -> Address:
-    return Address(using, None, maker.memory_id, maker.owner_key or None)
+def _coder(maker: Maker, route: Callable[..., str]) -> Coder | None:
+    using = route(Conversation, owner_key=maker.owner_key)
+    return row_codec.at(Address(using, None, maker.memory_id, maker.owner_key or None))
 
 
 _COLUMN = "chatmemory_chat.answerchunk.data"
@@ -220,23 +225,44 @@ def _end_at_once(maker: Maker, last: Piece, taken: Taken, state: State, question
     return is_own
 
 
-@cache
-def deletion(using: str) -> Deletion:
-    """Return what deletes the old streams in the database *using* while this process has answers, and a while after."""
-    return Deletion(partial(tried_again, using, partial(delete_old, using)), KEEP)
-
-
-def delete_old(using: str) -> None:
-    """Delete the streams of answers that have ended, or whose process is dead, from the database *using*."""
-    old, chunks = before(KEEP), AnswerChunk.objects.using(using)
-    newer = chunks.filter(memory_id=OuterRef("memory_id"), answer_id=OuterRef("answer_id"), written_at__gte=old)
-    found = chunks.filter(~Exists(newer), written_at__lt=old).values_list("memory_id", "answer_id").distinct()
-    for part in in_parts(list(found), ANSWERS):
-        memory_ids, answer_ids = zip(*part, strict=True)
-        chunks.filter(memory_id__in=set(memory_ids), answer_id__in=answer_ids).delete()
-
-
 def streams() -> Streams:
     """Return an instance of the class in the setting ``STREAMS``."""
     made: Streams = import_string(chat_settings().STREAMS)()
     return made
+
+
+def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:
+    """
+    Delete the streams of *conversations*: of ended answers if messages were removed, of all if they are *erased*.
+
+    The runs of erased conversations are deleted with them, so their processes find out that they have to stop.
+    """
+    memory_ids = list(conversations.values())
+    kept = streams()
+    if isinstance(kept, DatabaseStreams):
+        kept.using = router.db_for_write(AnswerChunk, beside=using)
+    if kept.using == using:
+        if erased:
+            kept.forget(memory_ids)
+        else:
+            forget_ended(kept, using, memory_ids)
+
+    def forget() -> None:  # not a partial: Django 5.2 logs errors with the name of the function
+        forget_ended(kept, using, memory_ids)
+
+    if erased or kept.using != using:
+        # In any case of erased ones: a process may have written a piece in the meantime. If this fails, it is logged;
+        # what is left then expires, and no one else finds it.
+        transaction.on_commit(forget, using=using, robust=True)
+
+
+def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
+    """Delete the streams in these conversations but of the answers that go on."""
+    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])
+
+
+def delete_rest(using: str, asked: bool, dry_run: bool) -> None:
+    """Delete the runs of long ago, and what is left of streams that ended, but in a *dry_run*; see ``Pruning``."""
+    if not dry_run:
+        leases.prune(using, chat_settings().RUN_SECONDS)
+        delete_old(router.db_for_write(AnswerChunk, beside=using))  # may be another than that of conversations

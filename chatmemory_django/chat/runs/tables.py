@@ -86,8 +86,11 @@ class Run(models.Model):
     # The assistant's name in the settings, which is empty for ASSISTANT. Null for one that is not from the settings: no
     # other process can go on with its answer.
     assistant = ExactCharField(max_length=MAX_ASSISTANT_LENGTH, blank=True, null=True)
-    # The message that it answers.
+    # The message that it answers. It is written with the end, or as the run is handed over: a process that is killed
+    # has not, and then it is the first question that was stored since the run was taken.
     question = models.PositiveIntegerField(null=True)
+    # That of the conversation as the run was taken: a new question has this sequence, or a later one.
+    next_sequence = models.PositiveIntegerField()
     # That of the conversation since this run was taken: with another one, a write of this run writes nothing.
     fence = models.PositiveBigIntegerField()
     # When its process last renewed it. No index: PostgreSQL then renews a row without touching any.

@@ -1,18 +1,24 @@
-"""How a run is taken: the fence of its conversation is raised, and the run inserted, or neither."""
+"""
+How a run is taken: the fence of its conversation is raised, and the run inserted, or neither. It keeps what a process
+needs to go on with it that has not seen its request.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
+import msgspec
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
+from django.utils import timezone, translation
 
-from chatmemory_django.chat.runs.kept import Kept
-from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, Run, before
+from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH, Run, before
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.isolation import note_lock
@@ -21,6 +27,59 @@ from chatmemory_django.db.retries import is_duplicate
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.conversations import create_once
+
+
+class GivenOutput(msgspec.Struct, frozen=True):
+    """What a client has as the output of a call: see ``approvals.Output``."""
+
+    id: str
+    value: Any
+    is_error: bool = False
+
+
+class Given(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was given with a question, or in its place; a run has it as a text."""
+
+    chat_id: str = ""
+    """The id of the chat, as its client names it."""
+    user: str = ""
+    """The key of who asks, or has decided, as text; empty for nobody."""
+    body: Mapping[str, Any] = {}
+    """The rest of the request's body, see ``named.Asked``."""
+    is_another: bool = False
+    """Whether another answer is asked for, to a question that has one."""
+    about: Sequence[str] = ()
+    """The approvals on which was decided."""
+    outputs: Sequence[GivenOutput] = ()
+    """What the client has sent for calls that ran there."""
+
+    def as_text(self) -> str:
+        """Return it as JSON: never empty."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return what ``as_text`` returned as *text*."""
+        return msgspec.json.decode(text, type=cls)
+
+
+class Kept(NamedTuple):
+    """What is stored with a run; without ``asked``, no other process goes on with it."""
+
+    asked: str = ""
+    language: str = ""
+    time_zone: str = ""
+
+    @classmethod
+    def now(cls, given: Given) -> Self:
+        """Return what is kept with *given*: the language and the time zone are those that are active."""
+        language, time_zone = translation.get_language() or "", timezone.get_current_timezone()
+        name = time_zone.key if isinstance(time_zone, ZoneInfo) else ""
+        return cls(given.as_text(), language[:MAX_LANGUAGE_LENGTH], (name or "")[:MAX_TIME_ZONE_LENGTH])
+
+
+NOTHING = Kept()
+"""What is kept of a run with which no other process can go on: that of a site's own code."""
 
 
 class Taken(NamedTuple):
@@ -141,10 +200,8 @@ class Taking:
 
     def _stored(self) -> list[str]:
         """Return what is kept of the request, as it is stored."""
-        asked = self._kept.asked
-        if row_codec.installed is not None and asked:
-            owner = None if self._owner is None else str(self._owner)
-            coder = row_codec.installed.at(Address(self._connection.alias, None, self._key, owner))
+        asked, owner = self._kept.asked, None if self._owner is None else str(self._owner)
+        if asked and (coder := row_codec.at(Address(self._connection.alias, None, self._key, owner))):
             asked = coder.encode(asked, ASKED, (self._run.hex,))
         return [asked, *self._kept[1:]]
 
@@ -184,13 +241,15 @@ def _insert(connection: BaseDatabaseWrapper, named: str, *, raises: bool) -> str
     source = "raised" if raises else f"{conversation} WHERE {named}"
     sql = (
         f"INSERT INTO {run} (id, conversation_id, state, active, fence, lease, listened_at, is_stopping, context, "  # noqa: S608  # names
-        f"created_at, assistant, question, asked, language, time_zone) "
-        f"SELECT %s, id, %s, id, fence, {now}, {now}, %s, %s, {now}, %s, %s, %s, %s, %s FROM {source}"
+        f"created_at, next_sequence, assistant, question, asked, language, time_zone) "
+        f"SELECT %s, id, %s, id, fence, {now}, {now}, %s, %s, {now}, next_sequence, %s, %s, %s, %s, %s FROM {source}"
     )
     if connection.features.can_return_columns_from_insert:
         sql += " RETURNING conversation_id, fence"
     if not raises:
         return sql
     is_free = f"NOT EXISTS (SELECT 1 FROM {run} WHERE active = {conversation}.id)"  # noqa: S608  # as above
-    raised = f"UPDATE {conversation} SET fence = fence + 1 WHERE {named} AND {is_free} RETURNING id, fence"  # noqa: S608
+    raised = (
+        f"UPDATE {conversation} SET fence = fence + 1 WHERE {named} AND {is_free} RETURNING id, fence, next_sequence"  # noqa: S608
+    )
     return f"WITH raised AS ({raised}) {sql}"

@@ -26,8 +26,7 @@ from rest_framework.authtoken.models import Token
 from chatmemory_django.chat import worker as worker_module
 from chatmemory_django.chat.models import AnswerChunk, Run, ToolApproval
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import renewals
-from chatmemory_django.chat.runs import streams as streams_module
+from chatmemory_django.chat.runs import deleting, following, renewals, writing
 from chatmemory_django.chat.runs.deleting import Deletion
 from chatmemory_django.chat.worker import Worker
 from chatmemory_django.db.threads import all_afterwards
@@ -96,7 +95,8 @@ def of_request(request: HttpRequest):
 def alone(tenants: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run quickly, leave nothing, and look whether anything was stored at no tenant."""
     monkeypatch.setattr(renewals, "RENEW", 0.02)
-    monkeypatch.setattr(answers_module, "INTERVAL", 0.02)
+    for module in (answers_module, following, writing):
+        monkeypatch.setattr(module, "INTERVAL", 0.02)
     worked.clear()
     yield
     for each in (*renewals.Renewal.running, *Deletion.running):
@@ -359,15 +359,15 @@ class TestStreams:
         assert await in_thread(lambda: wait_until(lambda: not renewals.Renewal.running))
 
     def test_ended_streams_of_each_are_deleted(self, kind_of_context, monkeypatch):
-        monkeypatch.setattr(streams_module, "KEEP", 0.2)
-        streams_module.deletion.cache_clear()
+        monkeypatch.setattr(deleting, "KEEP", 0.2)
+        deleting.deletion.cache_clear()
         try:
             for tenant in TENANTS:
                 asyncio.run(say(tenant, "Hi."))
             assert wait_until(lambda: not Deletion.running)
             assert {count(tenant, AnswerChunk) for tenant in TENANTS} == {0}
         finally:
-            streams_module.deletion.cache_clear()
+            deleting.deletion.cache_clear()
 
     @asynchronous
     async def test_a_tenant_that_is_gone_delays_no_other(self, monkeypatch, caplog):
@@ -394,7 +394,9 @@ def copy_run() -> None:
         ann = get_user_model().objects.get()
         conversation = Conversation.objects.create(memory_id=f"{ann.pk}:same", owner=ann)
         moments = dict.fromkeys(["lease", "listened_at", "created_at"], run.lease)
-        Run.objects.create(pk=run.pk, conversation=conversation, active=conversation.pk, fence=1, **moments)
+        Run.objects.create(
+            pk=run.pk, conversation=conversation, active=conversation.pk, fence=1, next_sequence=1, **moments
+        )
     threading.Thread(target=left(keep_alive), daemon=True).start()
 
 

@@ -377,7 +377,7 @@ class TestBounds:
             whole = await read(asked)
             assert await asyncio.gather(*listening, late) == [whole] * 51
             assert len(reads) < 25
-            assert elsewhere._followed == {}
+            assert elsewhere._following._followed == {}
 
         run(test())
 
@@ -389,7 +389,7 @@ class TestBounds:
             stream = elsewhere.listen(maker)
             await anext(stream)
             await stream.aclose()
-            while elsewhere._followed:
+            while elsewhere._following._followed:
                 await asyncio.sleep(0.05)
             gate.set()
             await read(asked)

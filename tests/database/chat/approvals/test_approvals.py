@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from chatmemory_django import operations
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, NotPendingError, Resume, approving
-from chatmemory_django.chat.approvals.resuming import DECIDED
-from chatmemory_django.chat.approvals.waiting import UNKNOWN, pending_calls, shown_approvals
+from chatmemory_django.chat.approvals.resuming import DECIDED, end_waiting
+from chatmemory_django.chat.approvals.waiting import EXPIRED, UNKNOWN, pending_calls, shown_approvals
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, InvalidRequestError, UnavailableError
 from chatmemory_django.chat.models import Run, ToolApproval
@@ -484,6 +484,20 @@ class TestWhoAndWhat:
         assert not Message.objects.exists()
         assert not ToolApproval.objects.exists()
 
+    def test_a_process_that_has_lost_the_conversation_ends_no_call_for_its_question(self, site):
+        """It was stopped as it was about to, and another question was asked and answered meanwhile."""
+        [request] = site.ask()
+        memory, own = site.assistant.chat_memory(site.memory_id), lambda approve_by: True
+        fence = Conversation.objects.get().fence
+        Conversation.objects.update(fence=fence + 1)
+
+        with pytest.raises(LeaseLostError):
+            end_waiting(memory, own, fence)
+
+        assert ([each.id for each, _ in site.pending], site.results) == ([request.id], [])
+        assert end_waiting(memory, own, fence + 1)[0]
+        assert [each.text for each in site.results] == [approving.PASSED_OVER]
+
     def test_an_expired_call_is_not_run_and_the_model_learns_it(self, site):
         [request] = site.ask()
         ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(days=2))
@@ -492,7 +506,7 @@ class TestWhoAndWhat:
         with pytest.raises(NotPendingError, match="has expired"):
             site.decide(request)
         assert site.assistant.chat(site.memory_id, Resume()) == "Done."
-        assert (site.paid, site.results[0].text) == ([], approving.EXPIRED)
+        assert (site.paid, site.results[0].text) == ([], EXPIRED)
 
     @override_settings(CHATMEMORY={"CHAT": {"APPROVAL_SECONDS": 1}})
     def test_how_long_a_call_waits_is_a_setting(self, site):
@@ -506,8 +520,18 @@ class TestWhoAndWhat:
         ToolApproval.objects.update(decided_at=timezone.now() - datetime.timedelta(days=2))
 
         assert site.assistant.chat(site.memory_id, Resume()) == "Done."
-        assert (site.paid, site.results[0].text) == ([], approving.EXPIRED)
+        assert (site.paid, site.results[0].text) == ([], EXPIRED)
         assert ToolApproval.objects.get().approved
+
+    def test_nor_is_its_outcome_unknown_where_it_is_shown(self, site):
+        [request] = site.ask()
+        site.record(request)
+        ToolApproval.objects.update(decided_at=timezone.now() - datetime.timedelta(days=2))
+
+        rows = list(site.conversation.history())
+        [approval] = shown_approvals(site.conversation, rows).values()
+
+        assert (approval.is_open, approval.error) == (False, EXPIRED)
 
     def test_one_that_was_approved_late_has_its_time_from_then_on(self, site):
         [request] = site.ask()
@@ -955,18 +979,21 @@ class TestWhoApproves:
         assert shop.model.sent[-1] == [AiMessage("Sunny."), UserMessage(DECIDED), shop.history[1], shop.results[0]]
         assert len(shop.history) == 6
 
+    @pytest.mark.parametrize(("approved", "reads"), [(False, approving.DENIED), (True, approving.WITHDRAWN)])
     @pytest.mark.parametrize("asks_again", [True, False])
-    def test_one_of_the_owner_that_was_denied_and_has_left_the_memory_then_was_not_run(self, ann, asks_again):
+    def test_one_of_the_owner_that_was_decided_and_has_left_the_memory_then_was_not_run(
+        self, ann, asks_again, approved, reads
+    ):
         site = Site(calling(PAY), "Not paid.")
         [request] = site.ask(owner=ann, client_message_id="q1")
-        site.record(request, approved=False, by=ann)
+        site.record(request, approved=approved, by=ann)
         get_chat_memory(site.memory_id).evict(2)
 
         message, options = ("Pay 5.", {"client_message_id": "q1"}) if asks_again else (Resume(about=[request.id]), {})
         assert site.assistant.chat(site.memory_id, message, owner=ann, **options) == "Not paid."
 
-        assert [each.text for each in site.results] == [approving.DENIED]
-        assert site.model.sent[-1][-1].text == approving.DENIED
+        assert (site.paid, [each.text for each in site.results]) == ([], [reads])
+        assert site.model.sent[-1][-1].text == reads
         assert ToolApproval.objects.get().state == "ended"
 
     def test_it_does_not_once_the_memory_was_cleared(self, shop, ann, clerk):

@@ -36,6 +36,7 @@ from chatmemory_django.chat.model import ChatRequest  # noqa: E402
 from chatmemory_django.chat.models import Run  # noqa: E402
 from chatmemory_django.chat.orders import carried_on  # noqa: E402
 from chatmemory_django.chat.runs import answers as answers_module  # noqa: E402
+from chatmemory_django.chat.runs import following, writing  # noqa: E402
 from chatmemory_django.chat.runs.answers import answers  # noqa: E402
 from chatmemory_django.chat.runs.streams import Maker  # noqa: E402
 from chatmemory_django.chat.runs.tables import DEAD_AFTER, before  # noqa: E402
@@ -45,7 +46,7 @@ from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, Us
 from chatmemory_django.models import Conversation  # noqa: E402
 from tests.faces.chat.scripted import ScriptedModel, calling  # noqa: E402
 
-answers_module.INTERVAL = 0.01
+answers_module.INTERVAL = following.INTERVAL = writing.INTERVAL = 0.01
 folder = Path(sys.argv[1])
 
 

@@ -16,7 +16,7 @@ from django.db.models import F
 from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
 from chatmemory_django.chat.runs import answer as answer_module
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import leases, overload, renewals
+from chatmemory_django.chat.runs import following, leases, overload, renewals, writing
 from chatmemory_django.chat.runs.answer import TOUCH_AFTER, Answer
 from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, Taken
@@ -57,6 +57,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (
         (renewals, "RENEW", 0.02),
         (answers_module, "INTERVAL", 0.02),
+        (following, "INTERVAL", 0.02),
+        (writing, "INTERVAL", 0.02),
         (answers_module, "FIRST_PAUSE", 0.02),
     ):
         monkeypatch.setattr(module, name, seconds)
@@ -260,7 +262,7 @@ class TestListenersElsewhere:
             await sync_to_async(DatabaseStreams().write)({maker: Piece(place, piece)})
         response = await client.get(f"/{memory_id}/stream")
         task = asyncio.create_task(chunks(response))
-        while pieces and not any(followed.events for followed in answers()._followed.values()):
+        while pieces and not any(followed.events for followed in answers()._following._followed.values()):
             await asyncio.sleep(0.01)
         return taken, task
 

@@ -21,7 +21,9 @@ from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.db.threads import all_afterwards
+from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.provider import get_chat_memory
 from tests.database.chat.runs.test_answers import INTERRUPTED, quick
 from tests.database.chat.runs.test_streams import REDIS
 from tests.faces.chat.approvals.test_approvals import MEMORY_ID, PAY, paid, response_to, talk, whole
@@ -208,6 +210,33 @@ class TestTheDead:
         assert text_of(parsed(first)) == "one three four "
         assert await client.texts() == ["Go.", "three four"]
         assert len(client.model.requests) == 2
+
+    @pytest.mark.parametrize("name", ["q", "r", None])
+    @asynchronous
+    async def test_a_new_or_edited_question_is_answered_whatever_others_have_asked_since(self, chat, ann, name):
+        client = chat(ScriptedModel("Yes.", "one two", "three four"))
+        await client.say("Hi.", "q")
+
+        async with cut_off(client, client.say("Go.", name)):
+            await Run.objects.aupdate(state=State.RUNNING, question=None)  # as after a kill
+            await sync_to_async(get_chat_memory(f"{ann.pk}:c", owner=ann).add)(UserMessage("Something else."))
+            found = await chunks(await client.get("/c/stream"))
+
+        assert text_of(found) == "one three four "
+        newest = await Run.objects.order_by("created_at").alast()
+        assert (await Message.objects.aget(sequence=newest.question)).text == "Go."
+        assert client.model.requests[-1].messages[-1].single_text == "Go."
+
+    @asynchronous
+    async def test_the_same_question_again_is_the_newest_one(self, chat):
+        client = chat(ScriptedModel("one two", "three four", "five six"))
+
+        async with cut_off(client), cut_off(client):
+            await Run.objects.aupdate(state=State.RUNNING, question=None)
+            found = await chunks(await client.get("/c/stream"))
+
+        assert text_of(found) == "three five six "
+        assert await client.texts() == ["Go.", "five six"]
 
     @asynchronous
     async def test_of_several_processes_one_goes_on(self, chat, ann):

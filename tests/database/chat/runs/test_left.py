@@ -14,7 +14,7 @@ from django.core.asgi import get_asgi_application
 
 from chatmemory_django.chat.models import Run
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import renewals
+from chatmemory_django.chat.runs import following, renewals, writing
 from chatmemory_django.chat.runs.answer import Answer
 from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.runs.leases import BusyError
@@ -47,7 +47,9 @@ def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
     for module, name, seconds in (
         (renewals, "RENEW", 0.02),
         (answers_module, "INTERVAL", 0.02),
-        (answers_module, "LISTEN", 0.05),
+        (following, "INTERVAL", 0.02),
+        (writing, "INTERVAL", 0.02),
+        (following, "LISTEN", 0.05),
         (answers_module, "LEFT_AFTER", 1.0 if is_slow else 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)

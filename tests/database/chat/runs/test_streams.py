@@ -17,19 +17,17 @@ from django.db.models import F
 from django.utils import timezone
 
 from chatmemory_django.chat.models import AnswerChunk, Run
-from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs import deleting, leases
 from chatmemory_django.chat.runs import streams as streams_module
-from chatmemory_django.chat.runs.deleting import Deletion
-from chatmemory_django.chat.runs.erasing import forget_ended
+from chatmemory_django.chat.runs.deleting import KEEP, Deletion, delete_old
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, Progress, State, Taken
 from chatmemory_django.chat.runs.streams import (
-    KEEP,
     DatabaseStreams,
     Maker,
     Piece,
     Streams,
     StreamsUnavailableError,
-    delete_old,
+    forget_ended,
     streams,
 )
 from chatmemory_django.messages import UserMessage
@@ -484,8 +482,8 @@ class TestLossesOfRedis:
 
 class TestDeletion:
     def test_ended_streams_are_deleted_on_an_idle_site(self, monkeypatch):
-        monkeypatch.setattr(streams_module, "KEEP", 0.2)
-        streams_module.deletion.cache_clear()
+        monkeypatch.setattr(deleting, "KEEP", 0.2)
+        deleting.deletion.cache_clear()
         kept, ended = DatabaseStreams(), maker("ended")
         try:
             kept.end(ended, Piece(0, "private"), taken(ended), State.DONE)
@@ -495,7 +493,7 @@ class TestDeletion:
             assert wait_until(lambda: not Deletion.running)
             assert "chatmemory-deletion" not in {thread.name for thread in threading.enumerate()}
         finally:
-            streams_module.deletion.cache_clear()
+            deleting.deletion.cache_clear()
 
     def test_an_error_is_logged_and_tried_again(self, caplog):
         calls = []

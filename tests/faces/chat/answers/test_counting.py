@@ -2,8 +2,8 @@
 
 import pytest
 
-from chatmemory_django.chat.answers import counting
-from chatmemory_django.chat.answers.counting import specification_tokens, thinking_tokens
+from chatmemory_django.chat.answers import sent
+from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens
 from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.model import ChatModel, ChatResponse, ResponseFormat, ToolSpecification
 from chatmemory_django.chat.openai import OpenAiChatModel
@@ -47,7 +47,7 @@ def look(where: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_counted_yet(monkeypatch):
-    monkeypatch.setattr(counting, "_counts", {})
+    monkeypatch.setattr(sent, "_counts", {})
 
 
 class TestSpecifications:
@@ -74,11 +74,11 @@ class TestSpecifications:
         assert [len(each.texts) for each in (one, same, other)] == [1, 0, 1]
 
     def test_counts_are_not_remembered_without_end(self, monkeypatch):
-        monkeypatch.setattr(counting, "MAX_COUNTS", 3)
+        monkeypatch.setattr(sent, "MAX_COUNTS", 3)
         window = Window(9, Counted("a"))
         for number in range(9):
             specification_tokens([ToolSpecification(f"t{number}")], None, window)
-        assert len(counting._counts) <= 3
+        assert len(sent._counts) <= 3
 
     def test_a_window_of_messages_counts_none(self):
         assert specification_tokens([Tool(look).specification], ResponseFormat({}), Window(9)) == 0

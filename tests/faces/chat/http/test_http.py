@@ -39,8 +39,10 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answers import INTERVAL, Answers, InterruptedAnswerError, answers
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
+from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import DEAD_AFTER
+from chatmemory_django.chat.runs.streams import INTERVAL
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent, UserMessage

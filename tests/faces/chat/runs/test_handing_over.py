@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,6 +14,8 @@ from django.core.asgi import get_asgi_application
 
 from chatmemory_django.chat.asgi import handing_over
 from chatmemory_django.chat.models import Run
+from chatmemory_django.chat.runs import answers as answers_module
+from chatmemory_django.chat.runs import leases, renewals
 from chatmemory_django.chat.runs.answer import Answer
 from chatmemory_django.chat.runs.answers import HAND_OVER, Answers
 from chatmemory_django.chat.runs.streams import Maker
@@ -96,7 +99,9 @@ async def test_requests_are_djangos(chat):
 class SlowlyStored(Saying):
     """The work of an answer whose end is stored once the test lets it."""
 
-    is_ending, may_end = threading.Event(), threading.Event()
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.is_ending, self.may_end = threading.Event(), threading.Event()
 
     def end(self, answer: Answer) -> str:
         self.is_ending.set()
@@ -118,14 +123,41 @@ def test_an_answer_that_begins_meanwhile_is_handed_over_and_interrupted_once():
     async def end() -> None:
         answers, owner = Answers(), await get_user_model().objects.acreate_user("ann")
         first, second = (Maker(name, str(owner.pk), uuid4().hex) for name in ("one", "two"))
-        await answers.begin(first, SlowlyStored("", until_the_end), wait=0)
+        work = SlowlyStored("", until_the_end)
+        await answers.begin(first, work, wait=0)
         handing = asyncio.create_task(answers.hand_over())
-        await asyncio.to_thread(SlowlyStored.is_ending.wait, PATIENCE)
+        await asyncio.to_thread(work.is_ending.wait, PATIENCE)
         await answers.begin(second, Saying("", until_the_end), wait=0)
-        SlowlyStored.may_end.set()
+        work.may_end.set()
         await asyncio.wait_for(handing, PATIENCE)
 
     run(end())
 
     assert closed[:1] == ["one"]
     assert {run.state for run in Run.objects.all()} == {"asked"}
+
+
+def test_a_database_that_hangs_does_not_hold_the_server_and_its_answers_are_renewed_no_longer(monkeypatch, caplog):
+    monkeypatch.setattr(answers_module, "HAND_OVER_SECONDS", 0.2)
+    monkeypatch.setattr(renewals, "RENEW", 0.02)
+
+    async def until_the_end(answer: Answer) -> None:
+        await asyncio.Event().wait()
+
+    async def end() -> None:
+        answers, owner = Answers(), await get_user_model().objects.acreate_user("ann")
+        work, maker = SlowlyStored("", until_the_end), Maker("c", str(owner.pk), uuid4().hex)
+        await answers.begin(maker, work, wait=0)
+        try:
+            await asyncio.wait_for(answers.hand_over(), PATIENCE)
+            await Run.objects.aupdate(lease=leases.before(60))
+            await asyncio.sleep(0.2)
+            assert await Run.objects.alive().acount() == 0
+        finally:
+            work.may_end.set()
+        await answers.hand_over()
+
+    run(end())
+
+    assert "1 answer(s) could not be handed over in 0.2 s" in caplog.text
+    assert Run.objects.get().state == "asked"

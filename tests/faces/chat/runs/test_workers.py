@@ -30,8 +30,8 @@ from chatmemory_django.chat.model import ChatModelError
 from chatmemory_django.chat.models import Run, ToolApproval
 from chatmemory_django.chat.orders import decided
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import leases
-from chatmemory_django.chat.runs.answers import InterruptedAnswerError
+from chatmemory_django.chat.runs import following, leases, writing
+from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.started import AnswerFailedError, StartedRun
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.worker import Worker
@@ -62,11 +62,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 T = TypeVar("T")
 
+left_in = leases.left
+
 
 @pytest.fixture(autouse=True)
 def for_workers(no_throttle, settings, monkeypatch):
     settings.CHATMEMORY["CHAT"]["RUNS"] = "worker"
-    monkeypatch.setattr(answers_module, "INTERVAL", 0.02)
+    for module in (answers_module, following, writing):
+        monkeypatch.setattr(module, "INTERVAL", 0.02)
     monkeypatch.setattr(started_module, "INTERVAL", 0.02)
     monkeypatch.setattr(worker_module, "POLL", 0.02)
     monkeypatch.setattr(worker_module, "DECIDED_EVERY", 0.02)
@@ -256,6 +259,38 @@ class TestAsked:
         assert [StartedRun(each).state for each in others] == ["done"] * 3
         assert StartedRun(broken).state == ("failed" if gone == "stream" else "asked")
 
+    def test_those_whose_context_is_gone_keep_no_other_one_waiting_however_many_they_are(
+        self, settings, monkeypatch, caplog
+    ):
+        settings.CHATMEMORY["CHAT"] |= {"ASSISTANT": assistant, "THREAD_CONTEXT": f"{__name__}.Contexts"}
+        monkeypatch.setattr(assistant, "model", ScriptedModel("Hello."))
+        [*broken, last] = [assistant.start(name, "Hi.").id for name in "abcdef"]
+        for index, each in enumerate(broken):
+            Run.objects.filter(pk=each).update(context="gone" if index % 2 else "gone, too")
+        looks = []
+        monkeypatch.setattr(leases, "left", lambda *given: looks.append(given) or left_in(*given))
+
+        run(Worker(["default"], concurrency=2).work_off())
+
+        assert StartedRun(last).state == "done"
+        assert {StartedRun(each).state for each in broken} == {"asked"}
+        assert len(looks) < 6
+
+    def test_a_context_that_was_gone_is_tried_again(self, settings, monkeypatch, caplog):
+        settings.CHATMEMORY["CHAT"] |= {"ASSISTANT": assistant, "THREAD_CONTEXT": f"{__name__}.Contexts"}
+        monkeypatch.setattr(assistant, "model", ScriptedModel("Hello."))
+        monkeypatch.setattr(worker_module, "CONTEXTS_EVERY", 0.1)
+        one = assistant.start("c", "Hi.")
+        Run.objects.update(context="gone")
+
+        async def come_back():
+            while "There is no such tenant" not in caplog.text:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Contexts, "gone", ())
+            return await one.aresult()
+
+        assert run(with_worker(come_back())) == "Hello."
+
     @pytest.mark.parametrize("where", ["model", "context", "title"])
     def test_sys_exit_in_code_of_the_site_ends_the_run_and_not_the_worker(self, chat, caplog, where):
         async def leave(question, answer=None):
@@ -285,7 +320,7 @@ class TestAsked:
         assert states == ["done" if where == "title" else "failed", "done"]
 
     def test_W036_who_waits_for_a_worker_in_vain_is_in_the_log_too(self, chat, monkeypatch, caplog):
-        monkeypatch.setattr(answers_module, "LONG_WAIT", 0.05)
+        monkeypatch.setattr(following, "LONG_WAIT", 0.05)
         monkeypatch.setattr("chatmemory_django.chat.checks.WAITING_SECONDS", 0)
         client = chat("Hello.")
 
@@ -343,6 +378,23 @@ class TestAsked:
             assert len(leases.left("default", 20)) == 1
         with django_assert_num_queries(1):
             assert decided("default", 20) == []
+
+    def test_what_waits_is_counted_now_and_then_however_often_it_looks_for_decisions(self, monkeypatch):
+        counts, looks = [], []
+
+        class Observer:
+            def note(self, event, /, **values):
+                counts.extend([values] if event == "asked" else [])
+
+        monkeypatch.setattr("chatmemory_django.observing.observers", [Observer()])
+        monkeypatch.setattr(worker_module, "DECIDED_EVERY", 60)
+        monkeypatch.setattr(worker_module, "decided", lambda *given: looks.append(given) or [])
+        worker = Worker(["default"])
+
+        run(worker.work_off())
+        run(worker.work_off())
+
+        assert (len(looks), counts) == (2, [{"database": "default", "count": 0}])
 
 
 class TestDecided:
@@ -447,7 +499,7 @@ class TestDecided:
 
 class TestCommand:
     def test_once_fails_where_the_database_is_away(self, monkeypatch, caplog):
-        def left(using, count):
+        def left(*given):
             raise OperationalError("connection refused")
 
         monkeypatch.setattr(leases, "left", left)
@@ -489,16 +541,18 @@ assistant = Assistant(ScriptedModel("Hello."))
 
 
 class Contexts:
-    """A ``THREAD_CONTEXT`` with one tenant that is gone."""
+    """A ``THREAD_CONTEXT`` with tenants that are gone."""
+
+    gone = ("gone", "gone, too")
 
     @staticmethod
     def capture(request):
         return ""
 
-    @staticmethod
+    @classmethod
     @contextmanager
-    def enter(text):
-        if text == "gone":
+    def enter(cls, text):
+        if text in cls.gone:
             raise RuntimeError("There is no such tenant.")
         yield
 
