@@ -107,7 +107,7 @@ class Section:
     """
 
     key: ClassVar[str] = ""
-    """Its key in ``CHATMEMORY``; empty for that itself."""
+    """Its key in ``CHATMEMORY``; empty for that itself, of which an app may declare a part."""
     ids: ClassVar[tuple[str, ...]]
     """The ids of the checks that it is a dict, of its names, and of its values that have none of their own."""
     hint: ClassVar[str]
@@ -150,7 +150,7 @@ class Section:
         """Check that it is a dict, its names, and its values by their rules; then what *others* check."""
         where = f"CHATMEMORY[{cls.key!r}]" if cls.key else "CHATMEMORY"
         if (section := cls.readable()) is not None:
-            return [*section._unknown(where), *section._broken(where), *others(section)]
+            return [*section._unknown(where), *section.broken(where), *others(section)]
         given: object = settings.CHATMEMORY
         if cls.key and not isinstance(given, Mapping):
             return []  # another check reports this
@@ -158,8 +158,8 @@ class Section:
         return [Error(f"{where} must be a dict, not {kind}.", hint=cls.hint, id=cls.ids[0])]
 
     def _unknown(self, where: str) -> Iterator[CheckMessage]:
-        sections = () if self.key else (each.key for each in Section.__subclasses__() if each.key)
-        names = {*self.defaults(), *sections}
+        others = () if self.key else Section.__subclasses__()  # one without a key is an app's part of what has none
+        names = {*self.defaults(), *(name for each in others for name in ([each.key] if each.key else each.defaults()))}
         for name in sorted(set(vars(self)) - names, key=str):
             close = get_close_matches(str(name), names, n=1)
             yield Warning(
@@ -169,7 +169,8 @@ class Section:
                 id=self.ids[1],
             )
 
-    def _broken(self, where: str) -> Iterator[CheckMessage]:
+    def broken(self, where: str) -> Iterator[CheckMessage]:
+        """Check its values by their rules; *where* it is."""
         for name, annotation in get_type_hints(type(self), include_extras=True).items():
             for rule in (each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Rule)):
                 if not rule.is_met(value := getattr(self, name)):
@@ -185,7 +186,6 @@ _UNREAD: tuple[None, Any] = (None, None)
 _read: dict[type[Section], tuple[Mapping[str, Any] | None, Any]] = {}
 """What each section was read from, and what it was then."""
 
-_FILES = "chatmemory.E082"
 _MEMORY = {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
 
 
@@ -210,14 +210,6 @@ class General(Section):
     """Whether the admin displays images from other servers instead of linking to them."""
     REMOTE_FILES: Annotated[Switch, "chatmemory.E010"] = True
     """Whether users may send the addresses of files on other servers, which models then load."""
-    MEDIA_STORAGE: str | None = None
-    """The alias in ``STORAGES`` for the files in messages; None: they are in the rows."""
-    MEDIA_MIN_BYTES: Annotated[Count, _FILES] = 16 * 1024
-    MEDIA_MAX_BYTES: Annotated[Count, _FILES] = 64 * 1024 * 1024
-    MEDIA_QUOTA: Annotated[CountOrNone, _FILES] = None
-    MEDIA_TIMEOUT: Annotated[Count, _FILES] = 30
-    MEDIA_MISSING: Annotated[str, one_of("error", "placeholder"), "chatmemory.E083"] = "error"
-    MEDIA_URLS: Annotated[CountOrNone, _FILES] = None
     ACCESS_POLICY: Annotated[str, path_of("chatmemory_django.access.AccessPolicy"), "chatmemory.E024"] = (
         "chatmemory_django.access.AccessPolicy"
     )

@@ -17,6 +17,7 @@ from chatmemory_django.chat.answers.ui_steps import RESTARTED
 from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.contrib.encryption.conf import Encryption
+from chatmemory_django.contrib.files.conf import Files
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -47,10 +48,12 @@ def defaults_shown(name):
 
 
 SECTIONS = [conf.Rest, Chat, Encryption]
+WITHOUT_A_KEY = [conf.General, Files]
 
 
 def test_the_defaults_in_the_settings_page_are_the_defaults():
-    assert defaults_shown("MEMORY") == {**conf.General.defaults(), **{section.key: {} for section in SECTIONS}}
+    of_none = {name: value for section in WITHOUT_A_KEY for name, value in section.defaults().items()}
+    assert defaults_shown("MEMORY") == {**of_none, **{section.key: {} for section in SECTIONS}}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -59,7 +62,8 @@ def test_the_defaults_of_a_section_in_the_settings_page_are_the_defaults(section
 
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():
-    names = {name for section in SECTIONS for name in [section.key, *section.defaults()]} | {*conf.General.defaults()}
+    names = {name for section in SECTIONS for name in [section.key, *section.defaults()]}
+    names |= {name for section in WITHOUT_A_KEY for name in section.defaults()}
     cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES["settings.md"], re.MULTILINE))
 
     assert missing(names, cells) == [], "docs/settings.md does not explain these settings."
