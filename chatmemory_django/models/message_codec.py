@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from chatmemory_django.core.media import File, file_of, has_reference, is_marked, source_at
 from chatmemory_django.db.row_codec import Address, Coder
@@ -48,6 +48,10 @@ class Extracted(NamedTuple):
     content: bytes
 
 
+TakenOut: TypeAlias = tuple[ChatMessage, str | None, Sequence[Extracted]]
+"""A message and its original as their row keeps them, and the files that were taken out of them."""
+
+
 class Uploads(Protocol):
     """The files of one write, of owners as text, or of none."""
 
@@ -74,9 +78,7 @@ class MessageCodec(Protocol):
         Others who ask this in a transaction wait until the end of this one.
         """
 
-    def take_out(
-        self, message: ChatMessage, verbatim: str | None, where: str
-    ) -> tuple[ChatMessage, str | None, Sequence[Extracted]]:
+    def take_out(self, message: ChatMessage, verbatim: str | None, where: str) -> TakenOut:
         """See ``take_out``, without its check."""
 
     def uploads(self, using: str) -> Uploads:
@@ -137,9 +139,7 @@ class MessageCodec(Protocol):
 installed: MessageCodec | None = None
 
 
-def take_out(
-    message: ChatMessage, verbatim: str | None, where: str = ""
-) -> tuple[ChatMessage, str | None, Sequence[Extracted]]:
+def take_out(message: ChatMessage, verbatim: str | None, where: str = "") -> TakenOut:
     """
     Return *message* and *verbatim* as their row keeps them, and the files that were taken out, each one once.
 
@@ -160,6 +160,11 @@ def take_out(
             "pass the file itself, or its URL."
         )
     return (message, verbatim, ()) if installed is None else installed.take_out(message, verbatim, where)
+
+
+def uploads_in(using: str) -> Uploads | None:
+    """Return what stores the files of one write in the database *using*; None without an app."""
+    return None if installed is None else installed.uploads(using)
 
 
 @contextmanager

@@ -14,15 +14,13 @@ from chatmemory_django.contrib.files.models import MediaFile, MediaReference, ke
 from chatmemory_django.contrib.files.reading import coder_at
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, FileReference
-from chatmemory_django.models.message_codec import Extracted
+from chatmemory_django.models.message_codec import Extracted, TakenOut
 
 TRIES = 3
 """How often a file is stored again that others have deleted in the meantime, before the write is given up."""
 
 
-def take_out(
-    message: ChatMessage, verbatim: str | None, where: str
-) -> tuple[ChatMessage, str | None, Sequence[Extracted]]:
+def take_out(message: ChatMessage, verbatim: str | None, where: str) -> TakenOut:
     """See ``message_codec.take_out``; ``ValueError`` for files with more than ``MEDIA_MAX_BYTES``."""
     if files().MEDIA_STORAGE is None:
         return message, verbatim, ()

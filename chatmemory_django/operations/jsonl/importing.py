@@ -26,7 +26,7 @@ from chatmemory_django.db.row_codec import address_of, owner_of
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
 from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.models.message_codec import Uploads, writing
+from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
@@ -83,14 +83,12 @@ def import_lines(
     owner_id = None if owner is None else owner.pk
     count = 0
     with SpooledTemporaryFile(SPOOL_BYTES) as spool, ExitStack() as stack:
-        codec = message_codec.installed
-        together = codec.uploads(using) if all_or_none and codec is not None else None
+        together = uploads_in(using) if all_or_none else None
         if all_or_none:
             stack.enter_context(writing(together))
             stack.enter_context(transaction.atomic(using=using))
         for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
-            uploads = together or (None if codec is None else codec.uploads(using))
-            conversation = importing.store(spool, uploads, using, skip_existing=skip_existing)
+            conversation = importing.store(spool, together or uploads_in(using), using, skip_existing=skip_existing)
             if conversation is not None:
                 count += 1
                 if each is not None:

@@ -3,6 +3,7 @@
 import pytest
 from django.core.checks import Error, Warning  # noqa: A004
 
+from chatmemory_django.checks import check_settings
 from chatmemory_django.contrib.files.checks import check_storage
 
 
@@ -15,6 +16,13 @@ def test_the_defaults_pass(settings):
     assert found(settings) == []
     settings.CHATMEMORY = 5  # another check reports it
     assert check_storage() == []
+
+
+def test_a_misspelled_setting_is_found_with_those_of_the_memory(settings):
+    settings.CHATMEMORY = {"MEDIA_QUOTE": 5, "MEDIA_QUOTA": 5}
+    [message] = check_settings()
+
+    assert (message.id, message.hint[:26]) == ("chatmemory.W002", "Did you mean 'MEDIA_QUOTA'")
 
 
 def test_E081_the_storage_of_files_has_no_such_alias(settings):
