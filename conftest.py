@@ -15,6 +15,7 @@ from django.db.models.signals import post_migrate
 from django.test import override_settings
 from hypothesis import HealthCheck, settings
 from sybil import Sybil
+from sybil.example import SybilFailure
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -166,6 +167,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Skip the tests and the code blocks that import what is missing, and the blocks that need these blocks."""
     try:
         return (yield)
+    except pytest.PytestWarning as exc:  # what the collector met during the test: Sybil cannot show what has no line
+        if isinstance(item, SybilItem):
+            raise SybilFailure(item.example, f"{exc}\n{exc.__cause__!r}") from exc
+        raise
     except Exception as exc:
         if item.path not in incomplete and not _comes_from_what_is_missing(exc):
             raise
