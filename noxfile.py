@@ -52,7 +52,14 @@ def lint(session: nox.Session) -> None:
     session.run("codespell")
     session.run("mypy")
     session.run("lint-imports", "--no-cache")
-    session.run("python", "manage.py", "makemigrations", "--check", "--dry-run")
+    session.run(
+        "python",
+        "manage.py",
+        "makemigrations",
+        "--check",
+        "--dry-run",
+        env={"DJANGO_SETTINGS_MODULE": "tests.settings"},
+    )
     session.run("python", "manage.py", "check")
 
 

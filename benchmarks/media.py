@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chatmemory_django.memory import ChatMemory
     from chatmemory_django.messages import UserMessage
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.media_settings")
 
 PICTURES = 40
 CONVERSATIONS = 20
@@ -137,7 +137,8 @@ def _size(server: str) -> int:
         if server == "postgresql":
             cursor.execute("SELECT pg_database_size(current_database())")
         else:
-            cursor.execute("ANALYZE TABLE chatmemory_message, chatmemory_mediafile, chatmemory_mediareference")
+            files = "chatmemory_files_mediafile, chatmemory_files_mediareference"
+            cursor.execute(f"ANALYZE TABLE chatmemory_message, {files}")
             cursor.execute(
                 "SELECT sum(data_length + index_length) FROM information_schema.tables WHERE table_schema = database()"
             )

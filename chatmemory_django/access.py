@@ -18,10 +18,8 @@ from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
-from chatmemory_django.core.stored_files import extracted
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import lock_files_of, stored_bytes
+from chatmemory_django.models import Conversation, message_codec
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -236,7 +234,7 @@ class AccessPolicy:
 
         By default, that is the setting ``MEDIA_QUOTA``.
         """
-        return conf.general().MEDIA_QUOTA
+        return None if message_codec.installed is None else message_codec.installed.quota()
 
     def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
         """
@@ -244,15 +242,14 @@ class AccessPolicy:
 
         In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
         """
-        limit = None if conf.general().MEDIA_STORAGE is None else self.max_file_bytes(request)
-        if limit is None:
+        codec = message_codec.installed
+        limit = None if codec is None else self.max_file_bytes(request)
+        if codec is None or limit is None:
             return
-        min_bytes = conf.general().MEDIA_MIN_BYTES
-        found = [each.reference for message in messages for each in extracted(message, min_bytes)[1]]
-        if size := sum({each.sha256: each.size for each in found}.values()):
-            lock_files_of(request.user.pk)
-            if (stored := stored_bytes(request.user.pk)) + size > limit:
-                raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
+        found = [each.reference for message in messages for each in codec.take_out(message, None, "")[2]]
+        size = sum({each.sha256: each.size for each in found}.values())
+        if size and (stored := codec.stored_bytes(request.user.pk)) + size > limit:
+            raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
 
     def calls(self, request: HttpRequest) -> Any:
         """

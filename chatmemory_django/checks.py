@@ -10,13 +10,11 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, message_codec
 from chatmemory_django.provider import MemoryConfiguration
-from chatmemory_django.storages import can_sign
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
@@ -111,28 +109,13 @@ SHOWN = 3
 
 
 def _storage(given: conf.General) -> Iterator[CheckMessage]:
-    alias, seconds = given.MEDIA_STORAGE, given.MEDIA_URLS
-    if alias is not None and alias not in settings.STORAGES:
+    if message_codec.installed is None and vars(given).get("MEDIA_STORAGE") is not None:
         yield Error(
-            f"CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not {alias!r}.",
-            hint=f"The aliases are {', '.join(map(repr, settings.STORAGES))}; chats need one of their own.",
-            id="chatmemory.E081",
+            "CHATMEMORY['MEDIA_STORAGE'] is set, but no app that stores files there is installed: they stay in the "
+            "rows, and those that are in the storage cannot be read.",
+            hint="Add 'chatmemory_django.contrib.files' to INSTALLED_APPS.",
+            id="chatmemory.E085",
         )
-    elif alias in {"default", "staticfiles"}:
-        yield Warning(
-            f"CHATMEMORY['MEDIA_STORAGE'] is {alias!r}, whose files a server usually gives to everybody who asks.",
-            hint="Add a storage to STORAGES whose files are not served.",
-            id="chatmemory.W081",
-        )
-    if seconds is not None and alias is not None and alias in settings.STORAGES:
-        backend: Any = import_string(settings.STORAGES[alias]["BACKEND"])
-        if not can_sign(backend):
-            yield Error(
-                f"CHATMEMORY['MEDIA_URLS'] is {seconds!r}, but the storage {alias!r} cannot sign addresses: url() of "
-                f"{backend.__name__} takes no 'expire'.",
-                hint="Remove MEDIA_URLS, or use a storage such as S3Storage of django-storages.",
-                id="chatmemory.E084",
-            )
 
 
 def _memory(given: conf.General) -> Iterator[CheckMessage]:

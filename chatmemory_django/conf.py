@@ -109,7 +109,7 @@ class Section:
     """
 
     key: ClassVar[str] = ""
-    """Its key in ``CHATMEMORY``; empty for that itself."""
+    """Its key in ``CHATMEMORY``; empty for that itself, of which an app may declare a part."""
     ids: ClassVar[tuple[str, ...]]
     """The ids of the checks that it is a dict, of its names, and of its values that have none of their own."""
     hint: ClassVar[str]
@@ -170,10 +170,8 @@ class Section:
                 hint=f"Add {app!r} to INSTALLED_APPS, or remove the setting.",
                 id="chatmemory.E012",
             )
-        names = {*self.defaults()}.union(*([each.key] if each.key else each.defaults() for each in others)) - set(
-            absent
-        )
-        for name in sorted(set(self._given) - names - set(absent), key=str):
+        names = {*self.defaults()}.union(*([each.key] if each.key else each.defaults() for each in others)) - {*absent}
+        for name in sorted({*self._given} - names - {*absent}, key=str):
             close = get_close_matches(str(name), names, n=1)
             yield Warning(
                 f"{where} has no setting {name!r}, so it has no effect.",
@@ -200,7 +198,6 @@ _UNREAD: tuple[None, Any] = (None, None)
 _read: dict[type[Section], tuple[Mapping[str, Any] | None, Any]] = {}
 """What each section was read from, and what it was then."""
 
-_FILES = "chatmemory.E082"
 _MEMORY = {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
 
 
@@ -225,14 +222,6 @@ class General(Section):
     """Whether the admin displays images from other servers instead of linking to them."""
     REMOTE_FILES: Annotated[Switch, "chatmemory.E010"] = True
     """Whether users may send the addresses of files on other servers, which models then load."""
-    MEDIA_STORAGE: str | None = None
-    """The alias in ``STORAGES`` for the files in messages; None: they are in the rows."""
-    MEDIA_MIN_BYTES: Annotated[Count, _FILES] = 16 * 1024
-    MEDIA_MAX_BYTES: Annotated[Count, _FILES] = 64 * 1024 * 1024
-    MEDIA_QUOTA: Annotated[CountOrNone, _FILES] = None
-    MEDIA_TIMEOUT: Annotated[Count, _FILES] = 30
-    MEDIA_MISSING: Annotated[str, one_of("error", "placeholder"), "chatmemory.E083"] = "error"
-    MEDIA_URLS: Annotated[CountOrNone, _FILES] = None
     ACCESS_POLICY: Annotated[str, path_of("chatmemory_django.access.AccessPolicy"), "chatmemory.E024"] = (
         "chatmemory_django.access.AccessPolicy"
     )

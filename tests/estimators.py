@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.core.stored_files import without_files
+from chatmemory_django.core.media import without_files
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,

@@ -9,9 +9,10 @@ from typing import Any
 from django.core.files.storage import Storage
 
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.contrib.files.models import MediaFile, MediaReference
 from chatmemory_django.formats.verbatim import to_group
 from chatmemory_django.messages import CustomMessage, Image, ImageContent, NewMessage, TextContent, UserMessage
-from chatmemory_django.models import MediaFile, MediaReference, Message
+from chatmemory_django.models import Message
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\0\0\0\x01\0\x08\x02\0\0\0"
 """The beginning of an image of 512 x 256 pixels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError
 from django.db.transaction import TransactionManagementError
 
-from chatmemory_django.storages import MissingFileError
+from chatmemory_django.models.message_codec import MissingFileError
 from chatmemory_django.stores.base import ConversationErasedError, MessageNotFoundError
 
 LOCK_TIMEOUT = "lock time-out"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.soak.crowd import environment
 from benchmarks.soak.records import FILES
+from chatmemory_django.contrib.files.models import MediaFile, MediaReference
+from chatmemory_django.contrib.files.reading import coder_at, decoded
 from chatmemory_django.db.row_codec import Address
-from chatmemory_django.models import MediaFile, MediaReference, Message
-from chatmemory_django.models.files import coder_at, decoded
+from chatmemory_django.models import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ NAMED = re.compile(r'"sha256":"(\w{64})"|\\u0002(\w{64}):')
 REPAIR = """
 import django, datetime
 django.setup()
-from chatmemory_django.operations import check_files
+from chatmemory_django.contrib.files.findings import check_files
 check_files("default", lambda finding: None, repair=True, age=datetime.timedelta(minutes=-1))
 """
 

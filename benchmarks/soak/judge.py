@@ -28,7 +28,7 @@ from benchmarks.soak.replay import Columns, Question, Row, State, Story, by_vers
 from benchmarks.soak.triggers import written
 from benchmarks.soak.verbs import labels
 from chatmemory_django.codec import messages_from_json
-from chatmemory_django.core.stored_files import extracted
+from chatmemory_django.contrib.files.marks import extracted
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import SystemMessage

@@ -5,7 +5,12 @@ import os
 from base64 import b64encode
 
 SECRET_KEY = "nothing here is secret"
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory_django"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "chatmemory_django",
+    "chatmemory_django.contrib.files",
+]
 DATABASES = json.loads(os.environ["SOAK_DATABASES"])
 USE_TZ = True
 STORAGES = {

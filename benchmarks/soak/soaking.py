@@ -17,7 +17,8 @@ from benchmarks.soak.judge import NEVER, Judge
 from benchmarks.soak.records import read_log
 from benchmarks.soak.triggers import create_triggers, written
 from chatmemory_django import operations
-from chatmemory_django.models import Conversation, MediaReference
+from chatmemory_django.contrib.files.models import MediaReference
+from chatmemory_django.models import Conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,8 +30,8 @@ from chatmemory_django.core.shown import visible
 from chatmemory_django.db import row_codec
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
+from chatmemory_django.models.message_codec import StorageError
 from chatmemory_django.private import private_view
-from chatmemory_django.storages import StorageError
 
 
 @admin.register(Conversation)

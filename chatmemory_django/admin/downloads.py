@@ -11,10 +11,11 @@ from django.utils.translation import gettext as _
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.media import File, served_as
 from chatmemory_django.core.shown import shown_message
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.formats.openai_chat import message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.files import ConversationKey, file_in, whole
+from chatmemory_django.models.message_codec import complete, file_in
 from chatmemory_django.provider import known_reader
 
 MAX_MEMORY_SIZE = 16 * 1024 * 1024
@@ -33,7 +34,7 @@ def json_file(content: str, name: str) -> HttpResponse:
 def message_json(row: Message) -> str:
     """Return the JSON of *row*; if it cannot be decoded, the payload as it is stored."""
     try:
-        return message_to_json(shown_message(_whole(row, row.chat_message)))
+        return message_to_json(shown_message(_complete(row, row.chat_message)))
     except ValueError:
         return row.payload or ""
 
@@ -46,7 +47,7 @@ def message_as_openai(row: Message) -> str:
         NotPossibleError: The format cannot represent the message.
 
     """
-    return _json(_as_openai(row, _whole(row, _message(row))))
+    return _json(_as_openai(row, _complete(row, _message(row))))
 
 
 def memory_as_openai(conversation: Conversation) -> str:
@@ -66,10 +67,10 @@ def memory_as_openai(conversation: Conversation) -> str:
         sent = conversation.read(reader).sent()
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise NotPossibleError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
-    messages = whole(
+    messages = complete(
         [each.message for each in sent],
         [each.row.sequence for each in sent],
-        ConversationKey.of(conversation),
+        address_of(conversation),
         max_bytes=MAX_MEMORY_SIZE,
     )
     return _json([_as_openai(each.row, message) for each, message in zip(sent, messages, strict=True)])
@@ -78,13 +79,13 @@ def memory_as_openai(conversation: Conversation) -> str:
 def file_of(row: Message, index: int) -> File | None:
     """Return the file in the content at *index* of *row*; None if there is none."""
     try:
-        return file_in(ConversationKey.of(row.conversation), row.chat_message, index)
+        return file_in(row.chat_message, index, address_of(row.conversation))
     except ValueError:
         return None
 
 
-def _whole(row: Message, message: ChatMessage) -> ChatMessage:
-    return whole([message], [row.sequence], ConversationKey.of(row.conversation))[0]
+def _complete(row: Message, message: ChatMessage) -> ChatMessage:
+    return complete([message], [row.sequence], address_of(row.conversation))[0]
 
 
 def _message(row: Message) -> ChatMessage:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from operator import is_
+from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 from xml.sax.saxutils import quoteattr
 
 import msgspec
 
 from chatmemory_django.messages import (
+    CUT,
+    NO_ATTRIBUTES,
     Audio,
     AudioContent,
     ChatMessage,
@@ -30,7 +33,10 @@ from chatmemory_django.messages import (
     UserMessage,
     Video,
     VideoContent,
+    strings_in,
 )
+
+_Message = TypeVar("_Message", bound=ChatMessage)
 
 Source: TypeAlias = Image | Audio | Video | PdfFile
 """The objects that hold a file or its URL."""
@@ -63,6 +69,12 @@ _NAMES = {**_SOURCES, PdfFileContent: "pdfFile"}
 
 MAX_ADDRESS = 8192
 """The maximum length of the address of a file on another server: web servers accept no longer ones by default."""
+
+MARK = re.compile(f"{CUT}(-?)([0-9a-f]{{64}}):([0-9]{{1,18}}){CUT}")
+"""
+What stands in place of the Base64 of a file that is elsewhere in other JSON, attributes and what other frameworks gave:
+its SHA-256 and size, behind "-" if the Base64 had the alphabet for URLs.
+"""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=:)")
 _REMOTE = re.compile(r"(?i:https?)://[^\x00-\x20\x7f<>\"\\^`{|}]+")
@@ -152,6 +164,33 @@ def holds_file(source: Source) -> bool:
     ):
         return True
     return source.url is not None and source.url[:5].lower() == "data:"
+
+
+def has_reference(message: ChatMessage) -> bool:
+    """Return whether *message* has, in place of a file, a reference to it or a mark."""
+    sources = map(source_of, contents_in(message))
+    if any(source is not None and source.file is not None for source in sources):
+        return True
+    attributes = getattr(message, "attributes", NO_ATTRIBUTES)
+    return bool(attributes) and any(map(is_marked, strings_in(attributes)))
+
+
+def is_marked(text: str | None) -> bool:
+    """Return whether *text* has a mark in place of a file."""
+    return text is not None and CUT in text and MARK.search(text) is not None
+
+
+def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
+    """
+    Return *message* with each file in its contents replaced by the URL that *url_of* returns for the index of that.
+
+    It is the same object if it has no files. Nothing is decoded, so broken files are replaced, too.
+    """
+    contents = contents_in(message)
+    elsewhere = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
+    if all(map(is_, contents, elsewhere)):
+        return message
+    return msgspec.structs.replace(message, contents=tuple(elsewhere))
 
 
 def file_of(source: Source) -> File | None:
@@ -278,6 +317,13 @@ def emptied(source: Source, url: str) -> Source:
     """Return *source* with *url* alone in place of its file."""
     nothing = {"base64_data": None, "binary_data": None} if isinstance(source, Audio) else {"base64_data": None}
     return msgspec.structs.replace(source, url=url, file=None, **nothing)
+
+
+def _without_file(content: Content | None, index: int, url_of: Callable[[int], str]) -> Content | None:
+    source = source_of(content)
+    if content is None or source is None or not holds_file(source):
+        return content
+    return replaced(content, emptied(source, url=url_of(index)))
 
 
 def _file(content: bytes) -> File:

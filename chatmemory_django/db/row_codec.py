@@ -114,8 +114,12 @@ class Placed(str):
 def address_of(conversation: Any, using: str | None = None) -> Address:
     """Return where the rows of *conversation* are, by default in the database that it was read from."""
     using = using or conversation._state.db or DEFAULT_DB_ALIAS
-    owner = conversation._meta.get_field("owner").to_key(conversation.owner_id)
-    return Address(using, conversation.pk, conversation.memory_id, owner)
+    return Address(using, conversation.pk, conversation.memory_id, owner_of(conversation))
+
+
+def owner_of(conversation: Any) -> str | None:
+    """Return the primary key of the owner of *conversation* as text, None for none."""
+    return conversation._meta.get_field("owner").to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 
 def unreadable_as_stored() -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from django.db import connections, reset_queries, router
 from chatmemory_django.conf import MAX_DAYS
 from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.models import Conversation, ConversationQuerySet
-from chatmemory_django.storages import StorageError
+from chatmemory_django.models.message_codec import StorageError
 
 INTERRUPTED = 130
 """The exit code of a program that was ended by Ctrl-C: 128 plus the number of SIGINT."""

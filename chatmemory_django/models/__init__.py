@@ -7,7 +7,6 @@ be pinned in front of it. Evicting moves the start of the window, so it costs th
 
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_expiry, new_memory_id
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
-from chatmemory_django.models.files import MediaFile, MediaReference
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.remains import ErasedConversation
 from chatmemory_django.models.windows import MemoryStatus
@@ -19,8 +18,6 @@ __all__ = [
     "ErasedConversation",
     "ExactCharField",
     "Hour",
-    "MediaFile",
-    "MediaReference",
     "MemoryStatus",
     "Message",
     "MessageQuerySet",

@@ -19,13 +19,12 @@ from django.db.models import Case, Exists, Func, OuterRef, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory_django import conf
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
 from chatmemory_django.db.isolation import is_noted, note
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.models import message_codec
 from chatmemory_django.models.copies import outliving
-from chatmemory_django.models.files import MediaReference, release, release_files
 from chatmemory_django.models.messages import Message, MessageQuerySet
 
 if TYPE_CHECKING:
@@ -107,7 +106,8 @@ NOTHING_COUNTED = Counted(0, 0)
 def delete_rows(using: str, keys: Collection[int]) -> tuple[int, dict[str, int]]:
     """Delete the rows of the conversations *keys* in their transaction; return what ``QuerySet.delete`` does."""
     deleted = Message.objects.using(using).filter(conversation__in=list(keys)).delete()
-    release_files(keys, using)
+    if (codec := message_codec.installed) is not None:
+        codec.release(using, keys)
     for model in outliving:
         model._default_manager.using(using).filter(conversation__in=list(keys)).update(conversation=None)
     return deleted
@@ -126,9 +126,10 @@ def can_leave(using: str) -> bool:
 def leave_rows(using: str, key: int) -> None:
     """Delete the rows of the conversation *key* after the commit of the transaction, which deletes the conversation."""
     ErasedConversation.objects.using(using).create(pk=key)
-    if (codec := row_codec.installed) is not None and codec.has_owner_keys:
+    files = message_codec.installed
+    if files is not None and (codec := row_codec.installed) is not None and codec.has_owner_keys:
         # Files as well, since the owner's key may go now: a new message with the same file must not be given this one.
-        _release(using, MediaReference.objects.filter(conversation_id=key))
+        files.release(using, [key], is_erased=True)
     transaction.on_commit(partial(delete_left, using, [key]), using=using)
 
 
@@ -168,9 +169,5 @@ def _in_turn(using: str, do: Callable[[], object]) -> None:
 def _delete_run(using: str, key: int, around: tuple[int, int]) -> None:
     with transaction.atomic(using=using):
         Message.objects.using(using).filter(conversation=key, sequence__range=around).delete()
-        _release(using, MediaReference.objects.filter(conversation_id=key, sequence__range=around))
-
-
-def _release(using: str, references: models.QuerySet[MediaReference]) -> None:
-    if conf.general().MEDIA_STORAGE is not None:
-        release(references.using(using), using)
+        if (codec := message_codec.installed) is not None:
+            codec.release(using, [key], around)

@@ -17,7 +17,6 @@ from chatmemory_django.operations.each import Each, Refused, WindowOf
 from chatmemory_django.operations.erasing import Receipt, erase
 from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
-from chatmemory_django.operations.file_findings import FileFinding, check_files
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
@@ -27,7 +26,6 @@ from chatmemory_django.operations.jsonl import (
     export_lines,
     import_lines,
 )
-from chatmemory_django.operations.media import MovedFiles, move_files
 from chatmemory_django.operations.recounting import NoCounterError, recount
 from chatmemory_django.operations.retaining import Pruned, apply_retention, prune
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -36,13 +34,11 @@ __all__ = [
     "FORMS",
     "ConversationExistsError",
     "Each",
-    "FileFinding",
     "Finding",
     "ImportLimits",
     "Invariant",
     "JsonLinesError",
     "MemoryIdTakenError",
-    "MovedFiles",
     "NoCounterError",
     "Pruned",
     "Receipt",
@@ -53,7 +49,6 @@ __all__ = [
     "apply_retention",
     "asynchronous",
     "check",
-    "check_files",
     "check_lines",
     "clear",
     "entitle",
@@ -62,7 +57,6 @@ __all__ = [
     "export_lines",
     "fork",
     "import_lines",
-    "move_files",
     "prune",
     "recount",
 ]

@@ -19,11 +19,10 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.row_codec import RowCodec, address_of
-from chatmemory_django.models import Conversation, Message, MessageQuerySet, new_memory_id
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec, new_memory_id
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.messages import MAX_PARTS, TEXTS, decoded_texts, encoded_texts
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.media import share_files
 from chatmemory_django.operations.whole import created, in_lock, messages_of, pages
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change
@@ -131,7 +130,8 @@ class _Forking:
                 copying = _Copy(messages.filter(condition), plan.superseded)
                 copying.run(cursor, {"conversation": forked.pk})
         self._settle(forked, plan)
-        share_files(source, forked)
+        if message_codec.installed is not None:
+            message_codec.installed.share(source, forked)
         if row_codec.installed is not None and row_codec.installed.has_owner_keys:
             _encode_again(row_codec.installed, source, forked)
         return forked

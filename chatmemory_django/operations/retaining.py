@@ -16,7 +16,6 @@ from chatmemory_django.db.batches import taking_turns
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
-from chatmemory_django.models.files import release_files
 from chatmemory_django.models.remains import delete_left, runs
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.each import Each, Refused, in_its_lock
@@ -126,7 +125,6 @@ def _delete_outlived(before: datetime.datetime, around: tuple[int, int], convers
     count = _delete(outlived)
     if count:
         write(conversation, **columns)
-        release_files([conversation.pk], outlived.db)
         forget_rows(outlived.db, {conversation.pk: conversation.memory_id})
     return count
 

@@ -21,9 +21,8 @@ from chatmemory_django.db.isolation import as_now, has_locked, note_lock
 from chatmemory_django.db.retries import MAX_ATTEMPTS, is_duplicate, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
+from chatmemory_django.models.message_codec import MissingFileError, take_out
 from chatmemory_django.models.messages import MESSAGE_SIZE
-from chatmemory_django.storages import MissingFileError
-from chatmemory_django.stores.django.files import taken_out
 from chatmemory_django.stores.django.rows import new_row
 
 PAGE = 1_000
@@ -176,7 +175,7 @@ def _row(conversation: Conversation) -> QuerySet[Conversation]:
 
 def as_kept(message: ChatMessage) -> ChatMessage:
     """Return *message* as its row keeps it: with references to files that go to the storage."""
-    return taken_out(message, None, "")[0]
+    return take_out(message, None)[0]
 
 
 def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:

@@ -22,10 +22,11 @@ from rest_framework.viewsets import ViewSetMixin
 from chatmemory_django import conf
 from chatmemory_django.access import FEEDBACK
 from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.models.files import ConversationKey, file_in
+from chatmemory_django.models.message_codec import file_in
 from chatmemory_django.operations import admin_log, annotate
 from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.provider import get_chat_memory
@@ -175,7 +176,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         conversation = self.find()
         row = self.find_message(conversation)
         is_readable = row.type in self.readable_types and _NUMBER.fullmatch(index)
-        file = file_in(ConversationKey.of(conversation), row.chat_message, int(index)) if is_readable else None
+        file = file_in(row.chat_message, int(index), address_of(conversation)) if is_readable else None
         if file is None:
             raise Http404
         return HttpResponse(file.content, headers=file.headers(f"message-{row.sequence}-{int(index) + 1}"))

@@ -17,7 +17,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from chatmemory_django.db.row_codec import EncryptedError
-from chatmemory_django.storages import StorageError
+from chatmemory_django.models.message_codec import StorageError
 
 MEDIA_TYPE = "application/problem+json"
 

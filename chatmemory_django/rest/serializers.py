@@ -16,16 +16,16 @@ from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
     MAX_TITLE_LENGTH,
 )
+from chatmemory_django.core.media import without_files
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.core.shown import shown_message
-from chatmemory_django.core.stored_files import without_files
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.models.columns import SHOWN, ShownRow, text_of
 from chatmemory_django.models.conversations import PREVIEW
-from chatmemory_django.models.files import whole
+from chatmemory_django.models.message_codec import complete, without_marks
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.fields import (
     BooleanField,
@@ -417,7 +417,8 @@ def _shown(row: Any, message: ChatMessage, context: Mapping[str, Any]) -> Any:
     if row.payload is not None:  # otherwise it is only a text
         message = shown_message(message)
         if context.get("media") == "inline":
-            [message] = whole([message], [row.sequence], context["place"])
+            [message] = complete([message], [row.sequence], context["at"])
         else:
-            message = without_files(message, partial(context["media_url"], row.sequence))
+            url_of = partial(context["media_url"], row.sequence)
+            message = without_marks(without_files(message, url_of), url_of)
     return in_format(message, context)

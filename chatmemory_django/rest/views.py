@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from django.db import router, transaction
+from django.db import DEFAULT_DB_ALIAS, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils.crypto import salted_hmac
@@ -30,10 +30,10 @@ from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, count_wrong_credentials
 from chatmemory_django.authentication import with_bearer
 from chatmemory_django.core.limits import memory_key
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.files import ConversationKey
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
@@ -199,7 +199,8 @@ class ChatMemoryView(GenericAPIView[Any]):
             has_branches = getattr(self.conversation, "has_branches", True)
             places = partial(self.conversation.places, types=types) if has_branches else _nowhere
             context |= {**self.query, "types": types, "media_url": self.media_url, "places": places}
-            context["place"] = ConversationKey.of(self.conversation)
+            conversation, using = self.conversation, self.conversation._state.db or DEFAULT_DB_ALIAS
+            context["at"] = Address(using, conversation.pk, conversation.memory_id)
             context["remembers"] = self.conversation.remembers
         return context
 

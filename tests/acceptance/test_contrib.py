@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[2]
 CONTRIB = Path(chatmemory_django.__file__).parent / "contrib"
 FOLDERS = sorted(path.parent.name for path in CONTRIB.glob("*/__init__.py"))
 
-COMMANDS = {"encryption": ["chatmemory_key", "encrypt_chatmemory"], "importing": ["import_chatmemory"]}
+COMMANDS = {
+    "encryption": ["chatmemory_key", "encrypt_chatmemory"],
+    "files": ["move_media_chatmemory"],
+    "importing": ["import_chatmemory"],
+}
 """The commands that name a folder, and are deleted with it."""
 
 LOADS_EVERYTHING = """

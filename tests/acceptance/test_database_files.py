@@ -27,7 +27,6 @@ REACHED_BY = {
     "chat/pydantic_ai/vendors.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "contrib/importing/tables.py": "contrib/importing/test_openai.py::test_can_be_in_a_database_of_the_site",
     "models/lookups.py": "test_metadata.py::test_a_text_finds_only_the_string_literal_or_number_that_it_equals",
-    "operations/file_findings.py": "test_files.py::test_a_check_finds_files_without_rows_and_repairs_them",
 }
 """Tests of modules that no test imports: the store calls them, a command or Django itself."""
 

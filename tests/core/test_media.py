@@ -8,8 +8,7 @@ from hypothesis import given
 
 from chatmemory_django.codec import message_from_json, message_to_json
 from chatmemory_django.core import media
-from chatmemory_django.core.media import File, file_of, source_at
-from chatmemory_django.core.stored_files import without_files
+from chatmemory_django.core.media import File, file_of, source_at, without_files
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

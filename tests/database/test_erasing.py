@@ -15,15 +15,17 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django import storages as storages_of_files
 from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.contrib.files import storage as storage_of_files
+from chatmemory_django.contrib.files.codec import stored_bytes
+from chatmemory_django.contrib.files.findings import check_files
+from chatmemory_django.contrib.files.models import MediaFile, MediaReference
+from chatmemory_django.contrib.files.storage import FOLDER
 from chatmemory_django.db import batches
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation, ErasedConversation, MediaFile, MediaReference, Message, remains
-from chatmemory_django.models.files import stored_bytes
+from chatmemory_django.models import Conversation, ErasedConversation, Message, remains
 from chatmemory_django.operations.searching import find_messages
-from chatmemory_django.storages import FOLDER
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer
 from tests.database.test_operations import DAY, NO_WINDOW
@@ -46,7 +48,7 @@ def short(monkeypatch: pytest.MonkeyPatch, settings) -> None:
     """Make ``LENGTH`` messages many, so that they are deleted in several transactions, and the storage one folder."""
     monkeypatch.setattr(remains, "SHORT", 3)
     monkeypatch.setattr(remains, "BATCH", 2)
-    monkeypatch.setattr(storages_of_files, "FOLDERS", [f"{FOLDER}/{sha256(a_file(1)).hexdigest()[:2]}"])
+    monkeypatch.setattr(storage_of_files, "FOLDERS", [f"{FOLDER}/{sha256(a_file(1)).hexdigest()[:2]}"])
     use_storage(settings)
 
 
@@ -104,7 +106,7 @@ def seen_by(owner: User) -> dict[str, object]:
     every = Conversation.objects.all()
     findings: list[object] = []
     operations.check(every, NO_WINDOW, findings.append)
-    operations.check_files("default", findings.append, age=-DAY)
+    check_files("default", findings.append, age=-DAY)
     found = find_messages(every, "Zaquixo", owner=owner, types=["USER"], stop=9)
     return {
         "memory": len(a_memory(owner).messages()),

@@ -41,7 +41,7 @@ if not URL.startswith("sqlite"):  # the options for SQLite are those of the exam
 SERVER = DATABASES["default"]
 DATABASES = {alias: database(alias) for alias in ALIASES}
 INSTALLED_APPS.remove("example_project")  # its feedback is about messages, and would have to be with them
-INSTALLED_APPS += ["shards", "chatmemory_django.contrib.encryption"]
+INSTALLED_APPS += ["shards", "chatmemory_django.contrib.encryption", "chatmemory_django.contrib.files"]
 DATABASE_ROUTERS = ["shards.routing.ShardRouter"]
 MIDDLEWARE += ["shards.routing.shard_middleware"]
 ALLOWED_HOSTS = ["testserver"]
@@ -80,8 +80,8 @@ from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.messages import Image, ImageContent, TextContent
 from chatmemory_django.chat.models import CallSum, ModelCall
-from chatmemory_django.models import MediaFile
-from chatmemory_django.operations import check_files
+from chatmemory_django.contrib.files.models import MediaFile
+from chatmemory_django.contrib.files.findings import check_files
 from chatmemory_django.chat.costs import summing
 from chatmemory_django.chat.costs.calls import prune_calls
 from chatmemory_django.chat.costs.summing import sum_calls
@@ -327,7 +327,7 @@ def test_no_database_deletes_the_files_of_another_in_the_same_storage(site):
         site,
         """
         from django.core.files.storage import storages
-        from chatmemory_django.storages import FOLDERS, listed
+        from chatmemory_django.contrib.files.storage import FOLDERS, listed
 
         def files():
             return sorted(name for folder in FOLDERS for name in listed(folder))

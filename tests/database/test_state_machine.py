@@ -19,6 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from chatmemory_django.contrib.files.models import MediaReference
+from chatmemory_django.contrib.files.moving import move_files
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.core.shortening import shortened
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
@@ -31,8 +33,8 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, MediaReference, Message
-from chatmemory_django.operations import fork, move_files
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import fork
 from chatmemory_django.operations.whole import as_kept
 from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError

@@ -16,6 +16,7 @@ from chatmemory_django.chat.costs.conf import check_costs
 from chatmemory_django.checks import check_databases, check_settings
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
+from chatmemory_django.models import message_codec
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
@@ -287,39 +288,13 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
-    def test_E081_the_storage_of_files_has_no_such_alias(self, settings):
+    def test_E085_no_app_stores_files_in_the_storage(self, settings, monkeypatch):
+        monkeypatch.setattr(message_codec, "installed", None)
         [message] = found(settings, MEDIA_STORAGE="chats")
 
-        assert (type(message), message.id) == (Error, "chatmemory.E081")
-        assert message.msg == "CHATMEMORY['MEDIA_STORAGE'] must be an alias in STORAGES, or None, not 'chats'."
-
-    def test_W081_the_storage_of_files_is_that_of_public_ones(self, settings):
-        [message] = found(settings, MEDIA_STORAGE="default")
-
-        assert (type(message), message.id) == (Warning, "chatmemory.W081")
-
-    @pytest.mark.parametrize(
-        "name", ["MEDIA_MIN_BYTES", "MEDIA_MAX_BYTES", "MEDIA_QUOTA", "MEDIA_TIMEOUT", "MEDIA_URLS"]
-    )
-    def test_E082_a_bound_of_files_is_no_whole_number(self, settings, name):
-        [message] = found(settings, **{name: 0})
-
-        assert (type(message), message.id) == (Error, "chatmemory.E082")
-        assert message.msg.startswith(f"CHATMEMORY['{name}'] must be a whole number above 0")
-
-    def test_E083_what_a_lost_file_is_is_unknown(self, settings):
-        [message] = found(settings, MEDIA_MISSING="ignore")
-
-        assert (type(message), message.id) == (Error, "chatmemory.E083")
-        assert message.msg == "CHATMEMORY['MEDIA_MISSING'] must be one of 'error', 'placeholder', not 'ignore'."
-
-    def test_E084_the_storage_of_files_does_not_sign_addresses(self, settings):
-        backend = "django.core.files.storage.FileSystemStorage"
-        settings.STORAGES = {**settings.STORAGES, "chats": {"BACKEND": backend}}
-        [message] = found(settings, MEDIA_STORAGE="chats", MEDIA_URLS=60)
-
-        assert (type(message), message.id) == (Error, "chatmemory.E084")
-        assert message.msg.endswith("'chats' cannot sign addresses: url() of FileSystemStorage takes no 'expire'.")
+        assert (type(message), message.id) == (Error, "chatmemory.E085")
+        assert message.hint == "Add 'chatmemory_django.contrib.files' to INSTALLED_APPS."
+        assert found(settings, MEDIA_STORAGE=None) == []
 
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):

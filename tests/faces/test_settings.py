@@ -9,8 +9,9 @@ from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat, chat_settings
 from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.contrib.encryption.conf import Encryption
+from chatmemory_django.contrib.files.conf import Files
 
-SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Costs, Encryption]
+SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Costs, Encryption, Files]
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -12,10 +12,11 @@ from chatmemory_django.chat.answers.versions import id_again, versions_of
 from chatmemory_django.chat.ui_messages import message_sequence, ui_id
 from chatmemory_django.core.limits import EDIT, unedited
 from chatmemory_django.core.tool_calls import REJECTED
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.files import ConversationKey, whole
+from chatmemory_django.models.message_codec import complete
 from chatmemory_django.operations.whole import as_kept, messages_of
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -180,7 +181,7 @@ def question_again(conversation: Conversation, name: str | None, posted: Questio
         row = conversation.history(all_branches=True).filter(sequence=parent or 0).first()
     if row is None or row.type != MessageType.USER:
         return None
-    [message] = whole([row.chat_message], [row.sequence], ConversationKey.of(conversation))
+    [message] = complete([row.chat_message], [row.sequence], address_of(conversation))
     if isinstance(message, UserMessage) and not StoredAnswer.of(conversation, row).has_ended:
         return Question(message, None, ui_id(row))
     return Question(None, row.sequence)

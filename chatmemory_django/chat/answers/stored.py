@@ -12,6 +12,7 @@ from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, wa
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Begun, Turn
 from chatmemory_django.messages import (
@@ -23,7 +24,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.alternatives import children_of
-from chatmemory_django.models.files import ConversationKey, whole
+from chatmemory_django.models.message_codec import complete
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 MAX_STEPS = 256
@@ -147,7 +148,7 @@ class StoredAnswer(NamedTuple):
         return Begun(
             self.conversation.parent_of(self.question.sequence) or 0,
             [row.sequence for row in kept],
-            [_as_read(row, each) for row, each in zip(rows, _whole(self.conversation, rows), strict=True)],
+            [_as_read(row, each) for row, each in zip(rows, _complete(self.conversation, rows), strict=True)],
         )
 
     def asked_only(self) -> Begun:
@@ -158,7 +159,7 @@ class StoredAnswer(NamedTuple):
     def events(self) -> Iterator[ChatResponse | ToolExecutionResultMessage]:
         """Yield the events that the answer has had, each message of the model as a whole."""
         rows = self.rows if self.stands else self.kept
-        for row, message in zip(rows, _whole(self.conversation, rows), strict=True):
+        for row, message in zip(rows, _complete(self.conversation, rows), strict=True):
             if isinstance(message, AiMessage):
                 yield ChatResponse(message, ChatResponseMetadata.of_json(row.metadata or {}))
             elif isinstance(message, ToolExecutionResultMessage):
@@ -166,7 +167,7 @@ class StoredAnswer(NamedTuple):
 
     def asked(self) -> UserMessage | None:
         """Return the question with its files."""
-        [message] = _whole(self.conversation, [self.question])
+        [message] = _complete(self.conversation, [self.question])
         return message if isinstance(message, UserMessage) else None
 
     def _is_broken(self, row: Message) -> bool:
@@ -182,7 +183,7 @@ def show_decided(resumed: Resumed, turn: Turn) -> None:
     rows = list(conversation.history().filter(sequence__gte=caller.sequence).order_by("sequence")[:MAX_STEPS])
     answers = tool_answers([row.chat_message for row in rows])
     shown = [caller, *(rows[result] for (index, _), result in sorted(answers.items()) if index == 0)]
-    for row, message in zip(shown, _whole(conversation, shown), strict=True):
+    for row, message in zip(shown, _complete(conversation, shown), strict=True):
         turn.show(_as_read(row, message))
 
 
@@ -308,7 +309,7 @@ def is_text(row: Message) -> bool:
     return row.type == MessageType.AI and not _calls([row])
 
 
-def _whole(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:
+def _complete(conversation: Conversation, rows: Sequence[Message]) -> list[ChatMessage]:
     """Return the messages of *rows* with their files."""
     messages = [row.chat_message for row in rows]
-    return whole(messages, [row.sequence for row in rows], ConversationKey.of(conversation))
+    return complete(messages, [row.sequence for row in rows], address_of(conversation))

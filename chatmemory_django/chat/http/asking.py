@@ -37,7 +37,7 @@ from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.models import Conversation
-from chatmemory_django.storages import StorageError
+from chatmemory_django.models.message_codec import StorageError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -18,12 +18,12 @@ from django.urls import Resolver404, get_script_prefix, resolve
 
 from chatmemory_django.chat.ui_messages.files import to_content, to_part
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of
-from chatmemory_django.core.stored_files import without_files, without_marks
+from chatmemory_django.core.media import MAX_ADDRESS, contents_in, source_of, without_files
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.formats.files import media_type_of
 from chatmemory_django.messages import ChatMessage, Content, DetailLevel, MessageType, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import ConversationKey, whole
+from chatmemory_django.models.message_codec import complete, without_marks
 
 _NUMBER = re.compile("[0-9]{1,10}")
 
@@ -98,14 +98,15 @@ def stored_file(conversation: Conversation | None, files: Files, url: str) -> Co
         raise ValueError("there is no such file in this chat.")
     if conversation is None or message is None:
         return content
-    [whole_message] = whole([message], [sequence], ConversationKey.of(conversation))
-    return contents_in(whole_message)[index]
+    [completed] = complete([message], [sequence], address_of(conversation))
+    return contents_in(completed)[index]
 
 
 def with_addresses(message: ChatMessage, sequence: int, files: Files) -> ChatMessage:
     """Return message *sequence* with addresses in place of the files in it; the same object if it has none."""
     if not isinstance(message, UserMessage):
-        return without_files(message, lambda index: "")  # a page is shown only the texts of results
+        # A page is shown only the texts of results.
+        return without_marks(without_files(message, lambda index: ""), lambda index: "")
     contents = [_with_address(each, files.address(sequence, index)) for index, each in enumerate(message.contents)]
     if not all(map(is_, contents, message.contents)):
         message = UserMessage(contents, message.name, attributes=message.attributes)

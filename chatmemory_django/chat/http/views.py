@@ -49,6 +49,7 @@ from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_tur
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.work import ChatWork, encoded
 from chatmemory_django.db.contexts import current
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.db.threads import (
     all_afterwards,
     close_with,
@@ -59,9 +60,8 @@ from chatmemory_django.db.threads import (
     leave_thread,
 )
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import ConversationKey, file_in
+from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
-from chatmemory_django.storages import StorageError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -240,7 +240,7 @@ def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> Http
     try:
         found = None
         if conversation is not None and message is not None:
-            found = file_in(ConversationKey.of(conversation), message, index)
+            found = file_in(message, index, address_of(conversation))
     except StorageError:
         raise NotAllowedError(503, "The file cannot be read now; try again later.") from None
     if found is None:

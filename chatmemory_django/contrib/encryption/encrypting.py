@@ -14,7 +14,6 @@ from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Length
 
-from chatmemory_django import conf
 from chatmemory_django.contrib.encryption.ciphers import APP, FILE, Cipher, installed
 from chatmemory_django.contrib.encryption.kept import kept
 from chatmemory_django.contrib.encryption.values import PREFIX, EncryptionError
@@ -25,9 +24,10 @@ from chatmemory_django.models import (
     Conversation,
     Message,
     MessageQuerySet,
+    message_codec,
 )
 from chatmemory_django.models.fields import as_stored
-from chatmemory_django.operations.media import renew_files
+from chatmemory_django.models.message_codec import MessageCodec
 from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
 
 ROWS = 100
@@ -66,8 +66,8 @@ def encrypt(
                 count += done
                 if dry_run or not done:
                     break
-            if not dry_run and conf.general().MEDIA_STORAGE is not None:
-                count += in_lock(conversations, key, partial(_renew_files, cipher)) or 0
+            if not dry_run and message_codec.installed is not None:
+                count += in_lock(conversations, key, partial(_renew_files, cipher, message_codec.installed)) or 0
         except EncryptionError as exc:
             failed[key] = exc
             continue
@@ -100,9 +100,9 @@ def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using:
         cipher.owner_keys.drop(str(instance.owner_id), using, others.exists)
 
 
-def _renew_files(cipher: Cipher, conversation: Conversation) -> int:
+def _renew_files(cipher: Cipher, codec: MessageCodec, conversation: Conversation) -> int:
     coder = cipher.at(address_of(conversation))
-    return renew_files(conversation, coder, coder.current(FILE).id)
+    return codec.encode_again(conversation, coder, coder.current(FILE).id)
 
 
 def _count(cipher: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:

@@ -16,9 +16,9 @@ from chatmemory_django.models import (
     Conversation,
     ConversationQuerySet,
     EncryptedTextField,
-    MediaFile,
     Message,
     MessageQuerySet,
+    message_codec,
 )
 from chatmemory_django.models.fields import as_stored
 
@@ -37,10 +37,9 @@ def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> C
         for column in columns:
             heads = rows.annotate(_head=Left(as_stored(column), _HEAD)).values_list("_head", flat=True)
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
-    # With or without a storage in the settings: what is in one needs its key in any case.
-    files = MediaFile.objects.using(conversations.db)
-    ids = files.filter(references__conversation__in=conversations.values("pk")).values_list("pk", "key_id")
-    found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for _, key_id in ids.distinct())
+    if message_codec.installed is not None:
+        keys = message_codec.installed.keys(conversations)
+        found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for key_id in keys)
     return found
 
 

@@ -12,12 +12,12 @@ from chatmemory_django import conf
 from chatmemory_django.contrib.openai_api.conversations import normalized
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.formats.openai_items import OPENAI_ITEMS
 from chatmemory_django.formats.verbatim import items_of
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, MessageQuerySet
+from chatmemory_django.models import Conversation, MessageQuerySet, message_codec
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.files import ConversationKey, whole_rows, with_file_sizes
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.rest.serializers import is_same
 
@@ -123,9 +123,11 @@ class ConversationItems:
         most = conf.rest().MAX_PAGE_CHARACTERS
         rows = self._rows.order_by("sequence" if sign > 0 else "-sequence")
         last = None if after is None else after.sequence
+        codec = message_codec.installed
+        size = MESSAGE_SIZE if codec is None else codec.with_file_sizes(MESSAGE_SIZE)
         while True:
             following = rows if last is None else rows.filter(**{_BEHIND[sign]: last})
-            sizes = list(following.values_list("sequence", with_file_sizes(MESSAGE_SIZE))[:count])
+            sizes = list(following.values_list("sequence", size)[:count])
             if not sizes:
                 return
             fitting = sum(total <= most for total in accumulate(size for _, size in sizes)) or 1
@@ -137,7 +139,7 @@ class ConversationItems:
 
     def _read(self, rows: MessageQuerySet) -> Iterator[HistoryRow]:
         found = map(HistoryRow._make, rows.values_list(*HistoryRow._fields))
-        return iter(whole_rows(found, ConversationKey.of(self._conversation)))
+        return iter(message_codec.complete_rows(found, address_of(self._conversation)))
 
     def _items_of(self, row: HistoryRow) -> list[Item]:
         items = [normalized(item) for item in items_of(row, OPENAI_ITEMS)]

@@ -8,9 +8,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.models import ErasedConversation
+from chatmemory_django.models import ErasedConversation, message_codec
 from chatmemory_django.models.remains import delete_left
-from chatmemory_django.operations import FileFinding, Finding, check, check_files
+from chatmemory_django.operations import Finding, check
 from chatmemory_django.provider import known_window
 
 
@@ -46,7 +46,8 @@ class Command(ConversationsCommand):
                 each=lambda *done: progress.advance(),
             )
         if selection["user"] is None and selection["memory_ids"] is None:
-            count += check_files(conversations.db, self.report_file, repair=repair)
+            if message_codec.installed is not None:
+                count += message_codec.installed.check(conversations.db, self.stdout.write, repair=repair)
             count += self.check_erased(conversations.db, repair=repair)
         if row_codec.installed is not None:
             for line in row_codec.installed.report(conversations):
@@ -64,11 +65,6 @@ class Command(ConversationsCommand):
             done = "Repaired." if repair else "prune_chatmemory deletes them."
             self.stdout.write(f"{count:,} erased conversations have messages left. {done}")
         return count
-
-    def report_file(self, finding: FileFinding) -> None:
-        """Print a finding about a file in the storage."""
-        repaired = " Repaired." if finding.is_repaired else ""
-        self.stdout.write(f"file {finding.name!r}: {finding.detail}{repaired}")
 
     def report(self, finding: Finding) -> None:
         """Print a finding."""

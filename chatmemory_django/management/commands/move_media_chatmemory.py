@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from chatmemory_django.contrib.files.moving import move_files
 from chatmemory_django.management.base import ConversationsCommand
-from chatmemory_django.operations import move_files
+from chatmemory_django.models import message_codec
 
 
 class Command(ConversationsCommand):
@@ -37,6 +38,8 @@ class Command(ConversationsCommand):
         **options: Any,
     ) -> None:
         """Move the files, and print how much was moved."""
+        if message_codec.installed is None:
+            raise CommandError("'chatmemory_django.contrib.files' is not in INSTALLED_APPS.")
         conversations = self.conversations(database, user, memory_ids)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             moved = move_files(conversations, to_rows=to_rows, dry_run=dry_run, each=lambda *done: progress.advance())

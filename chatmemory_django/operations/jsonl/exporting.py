@@ -14,10 +14,11 @@ from django.db.models import QuerySet
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.branches import Thinning
 from chatmemory_django.db.moments import aware
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.files import ConversationKey, whole_rows
+from chatmemory_django.models.message_codec import complete_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
 from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
@@ -95,10 +96,10 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
         thinning = _thinning(conversation, newest)
         cuts = _cuts_without(conversation, types)
     count = last = previous = 0
-    place = ConversationKey.of(conversation)
+    at = address_of(conversation)
     for page in pages(rows, *_Row._fields):
         for row in page:
-            [values] = whole_rows([_Row._make(row)], place)
+            [values] = complete_rows([_Row._make(row)], at)
             if leaves_out:
                 values = values._replace(verbatim=None)
             if thinning is not None and values.in_history:

@@ -22,11 +22,11 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.db.row_codec import address_of
+from chatmemory_django.db.row_codec import address_of, owner_of
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
-from chatmemory_django.models import Conversation, Message, new_memory_id
+from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
 from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.models.files import lock_files_of, stored_bytes
+from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
@@ -41,7 +41,6 @@ from chatmemory_django.operations.jsonl.lines import (
 )
 from chatmemory_django.operations.jsonl.paths import Branches
 from chatmemory_django.operations.whole import created
-from chatmemory_django.stores.django.files import Uploads, owner_key
 from chatmemory_django.stores.django.rows import max_row_bytes, new_row
 
 if TYPE_CHECKING:
@@ -84,12 +83,12 @@ def import_lines(
     owner_id = None if owner is None else owner.pk
     count = 0
     with SpooledTemporaryFile(SPOOL_BYTES) as spool, ExitStack() as stack:
-        together = Uploads(using) if all_or_none else None
-        if together is not None:
-            stack.enter_context(together.for_a_write())
+        together = uploads_in(using) if all_or_none else None
+        if all_or_none:
+            stack.enter_context(writing(together))
             stack.enter_context(transaction.atomic(using=using))
         for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
-            conversation = importing.store(spool, together or Uploads(using), using, skip_existing=skip_existing)
+            conversation = importing.store(spool, together or uploads_in(using), using, skip_existing=skip_existing)
             if conversation is not None:
                 count += 1
                 if each is not None:
@@ -193,7 +192,9 @@ class _Import:
         self.following = following
         self._end()
 
-    def store(self, spool: IO[bytes], uploads: Uploads, using: str, *, skip_existing: bool) -> Conversation | None:
+    def store(
+        self, spool: IO[bytes], uploads: Uploads | None, using: str, *, skip_existing: bool
+    ) -> Conversation | None:
         """Store the conversation with its rows, which are in *spool*; return None if it exists and is to be skipped."""
         spool.seek(0)
         spool.truncate()
@@ -207,11 +208,11 @@ class _Import:
             raise ConversationExistsError(self.number, f"the conversation {memory_id!r} exists already.")
         return conversation
 
-    def _store(self, spool: IO[bytes], batches: int, uploads: Uploads, using: str) -> Conversation:
+    def _store(self, spool: IO[bytes], batches: int, uploads: Uploads | None, using: str) -> Conversation:
         spool.seek(0)
         conversation = Conversation(**self.columns)
-        owner = owner_key(conversation)
-        with uploads.for_a_write(), transaction.atomic(using=using):
+        owner = owner_of(conversation)
+        with writing(uploads), transaction.atomic(using=using):
             conversation.save(using=using, force_insert=True)
             self._check_quota(using)
             codec = row_codec.installed
@@ -219,8 +220,9 @@ class _Import:
             for _ in range(batches):
                 rows = pickle.load(spool)  # noqa: S301  # our own, and nobody else can reach the file
                 files = [(row["sequence"], row.pop("files")) for row in rows]
-                uploads.store(owner, conversation.pk, [each for _, several in files for each in several])
-                uploads.refer(owner, conversation.pk, files)
+                if uploads is not None:
+                    uploads.store(owner, conversation.pk, [each for _, several in files for each in several])
+                    uploads.refer(owner, conversation.pk, files)
                 if coder is not None:
                     rows = [row | encoded_texts(coder, row["sequence"], row["type"], row) for row in rows]
                 Message.objects.using(using).bulk_create(Message(conversation=conversation, **row) for row in rows)
@@ -229,10 +231,9 @@ class _Import:
     def _check_quota(self, using: str) -> None:
         """Raise ``JsonLinesError`` if the owner's files would have too many bytes, before any of them is stored."""
         limit, size = self.limits.max_file_bytes, sum(self._file_sizes.values())
-        if limit is None or not size:
+        if limit is None or not size or message_codec.installed is None:
             return
-        lock_files_of(self.columns["owner_id"], using)
-        if (stored := stored_bytes(self.columns["owner_id"], using)) + size > limit:
+        if (stored := message_codec.installed.stored_bytes(self.columns["owner_id"], using)) + size > limit:
             raise self._error(
                 f"its files have {size} bytes, and those in your conversations {stored}; together they have too many, "
                 f"and may have {limit} at most."

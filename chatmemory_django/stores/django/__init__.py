@@ -23,13 +23,13 @@ from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
 from chatmemory_django.db.isolation import has_locked, note_lock, sees_committed
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.files import ConversationKey, files_of, keeps_references, whole, whole_rows
+from chatmemory_django.models.message_codec import MissingFileError, complete, complete_rows, may_refer
 from chatmemory_django.private import private
-from chatmemory_django.storages import MissingFileError
 from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
@@ -37,7 +37,7 @@ from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recoun
 from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.removals import Removal
+from chatmemory_django.stores.django.removals import Popping, Removal
 from chatmemory_django.stores.django.rows import Row
 from chatmemory_django.stores.django.snapshots import Snapshot
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
@@ -92,7 +92,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         def read() -> list[ChatMessage]:
             rows = self._read(key)
-            return self._whole(key, rows, messages_of(rows))
+            return self._completed(key, rows, messages_of(rows))
 
         return _again(read)
 
@@ -108,7 +108,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             )
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
-            return window.trim(self._whole(key, rows, messages), costs, summary=summary_index(rows))
+            return window.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
 
         return _again(read)
 
@@ -127,7 +127,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
-        eviction = window.trimmed(self._whole(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
+        eviction = window.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
         return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
 
     def _read_filled(
@@ -150,17 +150,12 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 return snapshot, again.memory(rows)
         return snapshot, rows
 
-    def _whole(
-        self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage], *, gives_urls: bool = True
-    ) -> list[ChatMessage]:
+    def _completed(self, key: str, rows: Sequence[tuple[Any, ...]], messages: list[ChatMessage]) -> list[ChatMessage]:
         """Return the *messages* of *rows*, which are like ``Row``, with their files."""
-        if not any(map(keeps_references, filter(None, map(_payload, rows)))):
+        if not any(map(may_refer, filter(None, map(_payload, rows)))):
             return messages
-        sequences = list(map(_sequence, rows))
-        place = ConversationKey(
-            rows[0][Row._fields.index("conversation_id")], key, self.using or router.db_for_read(Message)
-        )
-        return whole(messages, sequences, place, max_bytes=conf.general().MEDIA_MAX_BYTES, gives_urls=gives_urls)
+        conversation, using = rows[0][Row._fields.index("conversation_id")], self.using or router.db_for_read(Message)
+        return complete(messages, list(map(_sequence, rows)), Address(using, conversation, key), for_model=True)
 
     def read_history(
         self, memory_id: object, *, before: int | None = None, count: int | None = None
@@ -173,7 +168,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """
         with connections[self.using or router.db_for_read(Message)].cursor() as cursor:
             rows = statements.read_history(cursor, memory_key(memory_id), self._owner_key, before, count)
-        return self._whole_history(memory_id, list(map(HistoryRow._make, rows)))
+        return self._completed_history(memory_id, list(map(HistoryRow._make, rows)))
 
     def read_remembered(self, memory_id: object) -> list[HistoryRow]:
         """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
@@ -182,17 +177,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim, row.conversation_id)
             for row, verbatim in rows
         ]
-        return self._whole_history(memory_id, found)
+        return self._completed_history(memory_id, found)
 
-    def _whole_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
+    def _completed_history(self, memory_id: object, rows: list[HistoryRow]) -> list[HistoryRow]:
         """Return *rows* with their files in their payloads, as what other frameworks are given of them needs it."""
-        if not any(keeps_references(row.payload, row.verbatim) for row in rows):
+        if not any(may_refer(row.payload, row.verbatim) for row in rows):
             return rows
         conversation = self.named(memory_id, self.using or router.db_for_read(Message))
-        place = ConversationKey(
-            conversation.values_list("pk", flat=True).first(), memory_key(memory_id), conversation.db
-        )
-        return whole_rows(rows, place)
+        pk = conversation.values_list("pk", flat=True).first()
+        return complete_rows(rows, Address(conversation.db, pk, memory_key(memory_id)))
 
     def named(self, memory_id: object, using: str | None = None) -> ConversationQuerySet:
         """
@@ -285,12 +278,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Give the messages of *reading* their files."""
         entries = [entry for entry in reading.eviction.entries() if entry.message is not None]
         messages = [entry.message for entry in entries if entry.message is not None]
-        place = ConversationKey(reading.conversation, key, self.using or router.db_for_write(Conversation))
-        limit = conf.general().MEDIA_MAX_BYTES
-        sequences = [entry.key for entry in entries]
-        for entry, message in zip(
-            entries, whole(messages, sequences, place, max_bytes=limit, gives_urls=True), strict=True
-        ):
+        at = Address(self.using or router.db_for_write(Conversation), reading.conversation, key)
+        completed = complete(messages, [entry.key for entry in entries], at, for_model=True)
+        for entry, message in zip(entries, completed, strict=True):
             entry.message = message
 
     def rewind(self, memory_id: object, to: int, window: Window) -> None:
@@ -300,22 +290,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return self._relocate(memory_id, to, window, newest=True)
 
     def pop(self, memory_id: object, window: Window | None = None) -> ChatMessage | None:
-        if conf.general().MEDIA_STORAGE is not None:
-            return tried_again(self.using or router.db_for_write(Conversation), partial(self._pop, memory_id, window))
-        rows = self._write(memory_id, create=False, window=window).run(Removal(None))
-        return messages_of(rows)[0] if rows else None
-
-    def _pop(self, memory_id: object, window: Window | None) -> ChatMessage | None:
-        """Remove the newest message and return it with its files, which are deleted after the commit."""
-        key, using = memory_key(memory_id), self.using or router.db_for_write(Conversation)
-        with transaction.atomic(using=using, savepoint=False):
-            snapshot = self._write(memory_id, create=False).lock()
-            known = {} if snapshot is None else files_of(snapshot.state.id, None, using)
-            rows = self._write(memory_id, create=False, window=window).run(Removal(None))
-            if not rows:
-                return None
-            place = ConversationKey(rows[0].conversation_id, key, using)
-            return whole(messages_of(rows)[:1], [rows[0].sequence], place, known=known)[0]
+        return self._write(memory_id, create=False, window=window).run(Popping())
 
     def reject(
         self, memory_id: object, keys: Sequence[int], reason: str, window: Window, *, fence: int | None = None
@@ -345,11 +320,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         pending = read_pending(snapshot, window, max_tokens, waits=waits)
         if pending is None:
             return None
-        place = ConversationKey(snapshot.state.id, snapshot.key, snapshot.using)
-        limit = conf.general().MEDIA_MAX_BYTES
-        messages = whole(
-            pending.messages, pending.keys[: len(pending.messages)], place, max_bytes=limit, gives_urls=True
-        )
+        at = Address(snapshot.using, snapshot.state.id, snapshot.key)
+        messages = complete(pending.messages, pending.keys[: len(pending.messages)], at, for_model=True)
         return pending._replace(messages=messages)
 
     @private

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
 from chatmemory_django.core.shortening import title_of
-from chatmemory_django.core.stored_files import references
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.messages import MessageType
-from chatmemory_django.storages import require
+from chatmemory_django.db.row_codec import Address
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models.message_codec import complete
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import messages_of
@@ -57,8 +57,6 @@ class Removal:
                 return [], None
             sequences = [max(remembered)]
         rows = _rows(snapshot, sequences, memory, with_counterparts=self._with_counterparts)
-        if self._sequences is None and any(map(references, messages_of(rows))):
-            require(snapshot.key, rows[0].sequence)  # the message is returned whole
         out = {row.sequence for row in rows}
         summaries = snapshot.summaries()
         emptied = out | (summaries_with(out, summaries, snapshot.tree) if summaries else set())
@@ -83,6 +81,21 @@ class Removal:
             originals=originals,
             cuts=cuts,
         )
+
+
+class Popping:
+    """A decision to remove the newest message; returns it with its files, or None if the memory is empty."""
+
+    holds_for_nothing = False
+
+    def __call__(self, snapshot: Snapshot) -> tuple[ChatMessage | None, Change | None]:
+        """Decide how the memory changes."""
+        rows, change = Removal(None)(snapshot)
+        if not rows:
+            return None, change
+        # Before they are deleted: what is removed meanwhile is decided again, as all that has changed.
+        at = Address(snapshot.using, snapshot.state.id, snapshot.key)
+        return complete(messages_of(rows)[:1], [rows[0].sequence], at)[0], change
 
 
 def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, with_counterparts: bool) -> list[Row]:

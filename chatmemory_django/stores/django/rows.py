@@ -10,12 +10,11 @@ import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import checked_client_message_id
-from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.core.windows import Eviction
 from chatmemory_django.db import row_codec
 from chatmemory_django.messages import Metadata, NewMessage
 from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
-from chatmemory_django.stores.django.files import taken_out
+from chatmemory_django.models.message_codec import Extracted, take_out
 
 ESCAPED = "'\"\\\n\r\x1a"
 """The characters that MySQL's drivers escape in text, with one additional byte each."""
@@ -93,7 +92,7 @@ class NewRow(msgspec.Struct, gc=False):
     parent_sequence: int | None = None
     cleared_before: int | None = None
     files: Sequence[Extracted] = ()
-    """Those that go to the storage; no column."""
+    """Those that were taken out; no column."""
 
     def __repr__(self) -> str:
         return f"<NewRow {self.type} {self.sequence}>"
@@ -123,7 +122,7 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
 
     If its message *is_stored* already, its files are where they are.
     """
-    kept = (new.message, new.verbatim, ()) if is_stored else taken_out(new.message, new.verbatim, where)
+    kept = (new.message, new.verbatim, ()) if is_stored else take_out(new.message, new.verbatim, where)
     message, verbatim, files = kept
     columns, metadata = to_columns(message), to_metadata(new.metadata)
     name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")

@@ -21,7 +21,6 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from chatmemory_django import signals
-from chatmemory_django.core.stored_files import Extracted
 from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
@@ -29,16 +28,15 @@ from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder, RowCodec
-from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.files import release_cut, release_files
+from chatmemory_django.models.message_codec import Extracted, MessageCodec, Uploads
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
 from chatmemory_django.stores.django.entries import Counted, UncountedError
-from chatmemory_django.stores.django.files import Uploads
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import Relocation
 from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
@@ -127,10 +125,10 @@ class Write:
             if isinstance(exc, DatabaseError) and self._connection.in_atomic_block:
                 transaction.set_rollback(True, using=self._using)  # as ``Model.save`` does
             if self._uploads is not None:
-                self._uploads.discard(exc)
+                self._uploads.end(exc)
             raise
         if self._uploads is not None:
-            call_after_commit(self._uploads.delete_spare, self._using)
+            self._uploads.end()
         return result
 
     def lock(self, *, may_count: bool = True) -> Snapshot | None:
@@ -203,15 +201,16 @@ class Write:
                     self._written = snapshot, change
                     return result
                 decided = None
-            if decided is not None and decided[1] is not None:
-                self._upload(decided[1])
+            codec = message_codec.installed
+            if codec is not None and decided is not None and decided[1] is not None:
+                self._upload(decided[1], codec)
             with transaction.atomic(using=self._using, savepoint=False):
                 if decided is None or not self._is_written(decided[1], cursor):
                     try:
                         snapshot = self.lock(may_count=may_count)
                         decided = self._decided(decide, snapshot)
-                        if decided[1] is not None:
-                            self._upload(decided[1])
+                        if codec is not None and decided[1] is not None:
+                            self._upload(decided[1], codec)
                     except DatabaseError:
                         raise
                     except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction stays usable
@@ -284,13 +283,13 @@ class Write:
             and change.only_adds
             and (self._keep_history or not change.left)
             and len(_batches(change.rows)) == 1
-            and not _files_of(change)
+            and (message_codec.installed is None or not _files_of(change))
         )
 
-    def _upload(self, change: Change) -> None:
+    def _upload(self, change: Change, codec: MessageCodec) -> None:
         """Store the files of *change*, if it has any: before a lock is held, unless it was decided with one."""
         if files := _files_of(change):
-            self._uploads = self._uploads or Uploads(self._using)
+            self._uploads = self._uploads or codec.uploads(self._using)
             self._uploads.store(_owner_of(change), change.before.id, files)
 
     def _is_written_at_once(self, change: Change, cursor: CursorWrapper) -> bool:
@@ -342,7 +341,8 @@ class Write:
                 messages.filter(part).exclude(stays).delete()
             if change.relocation is not None or change.removals:
                 messages.filter(sequence__in=change.left).delete()
-            release_files([before.id], self._using)
+            if message_codec.installed is not None:
+                message_codec.installed.release(self._using, [before.id])
         if change.relocation is not None:
             _relocate(messages, change.relocation)
         if change.superseded and (self._keep_history or change.relocation is not None or change.hidden):
@@ -358,7 +358,8 @@ class Write:
         if change.originals:
             originals = messages.filter(sequence__in=change.originals)
             originals.update(verbatim=None)
-            release_cut(originals, self._using)
+            if message_codec.installed is not None:
+                message_codec.installed.release_originals(originals)
         if change.emptied:
             forget_copies(self._using, {before.id: self._key})
         if change.titles:

@@ -1,7 +1,7 @@
 """The example site's settings for tests against a live server, without limits on the rate of requests."""
 
-from example_project.settings import *  # noqa: F403
-from example_project.settings import CHATMEMORY
+from tests.settings import *  # noqa: F403
+from tests.settings import CHATMEMORY
 
 DEBUG = True
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

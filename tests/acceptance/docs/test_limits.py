@@ -10,10 +10,15 @@ from django.db import connection
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat
+from chatmemory_django.contrib.files.conf import Files
 from tests.acceptance.docs.pages import DOCS
 
 LIMITS = re.findall(r"^\| .+ \| (.+) \| `(.+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE)
-SECTIONS: dict[str, type[conf.Section]] = {"CHATMEMORY": conf.General, "REST": conf.Rest, "CHAT": Chat}
+SECTIONS = {
+    "CHATMEMORY": conf.General.defaults() | Files.defaults(),
+    "REST": conf.Rest.defaults(),
+    "CHAT": Chat.defaults(),
+}
 UNITS = {"KiB": 1024, "MiB": 1024 * 1024}
 
 
@@ -23,7 +28,7 @@ def number(shown: str) -> int:
 
 def in_force(where: str) -> int:
     if setting := re.fullmatch(r'(CHATMEMORY|REST|CHAT)\["(\w+)"\]', where):
-        return SECTIONS[setting[1]].defaults()[setting[2]]
+        return SECTIONS[setting[1]][setting[2]]
     module, _, name = where.rpartition(".")
     return getattr(import_module(f"chatmemory_django.{module}"), name)
 
@@ -37,7 +42,7 @@ def test_a_limit_is_the_one_in_force(shown: str, where: str):
 
 
 def test_every_setting_of_what_is_at_most_allowed_is_on_the_page():
-    names = [f'{key}["{name}"]' for key, its in SECTIONS.items() for name in its.defaults() if "MAX_" in name]
+    names = [f'{key}["{name}"]' for key, its in SECTIONS.items() for name in its if "MAX_" in name]
 
     assert [name for name in names if name not in dict(map(reversed, LIMITS))] == []
 

@@ -1,8 +1,8 @@
 """The example site's settings for tests that send thousands of requests."""
 
 from example_project.memories import SHIPPED
-from example_project.settings import *  # noqa: F403
-from example_project.settings import CHATMEMORY, INSTALLED_APPS
+from tests.settings import *  # noqa: F403
+from tests.settings import CHATMEMORY, INSTALLED_APPS
 
 DEBUG = False
 CHAT = {**CHATMEMORY["CHAT"], "THROTTLE_RATE": None, "READ_THROTTLE_RATE": None}

@@ -1,7 +1,7 @@
 """A site with ATOMIC_REQUESTS, whose transactions see the database as of their first read."""
 
-from example_project.settings import *  # noqa: F403
-from example_project.settings import DATABASES
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES
 
 DATABASE = DATABASES["default"]
 DATABASE["ATOMIC_REQUESTS"] = True

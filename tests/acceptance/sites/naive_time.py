@@ -1,6 +1,6 @@
 """A site without time zones, far from UTC."""
 
-from example_project.settings import *  # noqa: F403
+from tests.settings import *  # noqa: F403
 
 USE_TZ = False
 TIME_ZONE = "America/St_Johns"

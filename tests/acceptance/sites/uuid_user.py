@@ -1,7 +1,7 @@
 """A site whose users have UUIDs as primary keys."""
 
-from example_project.settings import *  # noqa: F403
-from example_project.settings import INSTALLED_APPS
+from tests.settings import *  # noqa: F403
+from tests.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.acceptance.sites.people"]
 AUTH_USER_MODEL = "people.UuidUser"

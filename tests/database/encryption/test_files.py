@@ -9,9 +9,10 @@ from django.core.files.storage import storages
 from django.core.management import call_command
 
 from chatmemory_django.contrib.encryption.values import MissingKeyError
+from chatmemory_django.contrib.files.models import MediaFile
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
-from chatmemory_django.models import Conversation, MediaFile, Message, remains
+from chatmemory_django.models import Conversation, Message, remains
 from chatmemory_django.operations import fork, prune
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.pictures import stored_in, use_storage

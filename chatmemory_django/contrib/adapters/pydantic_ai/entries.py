@@ -12,11 +12,12 @@ from django.db import router
 
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.db.moments import aware
+from chatmemory_django.db.row_codec import Address
 from chatmemory_django.formats.pydantic_ai import NAME, from_message
 from chatmemory_django.formats.verbatim import of_group
 from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.files import ConversationKey, whole_rows
+from chatmemory_django.models.message_codec import complete_rows
 
 ROWS = 1.5
 """The number of rows that are first read for an entry, since a request may be several rows; then four times as many."""
@@ -138,19 +139,19 @@ def _read(path: Sequence[MessageQuerySet], limit: int | None) -> list[StoredEntr
             if len(rows) == count:
                 break
         is_all = count is None or len(rows) < count
-        rows = _whole(rows)
+        rows = _complete(rows)
         entries = list(islice(_entries(rows, is_all=is_all), limit))
         if is_all or count is None or len(entries) == limit:
             return entries
         count *= 4
 
 
-def _whole(rows: list[_Row]) -> list[_Row]:
+def _complete(rows: list[_Row]) -> list[_Row]:
     """Return *rows*, of one conversation, with their files."""
     if not rows:
         return rows
     using = router.db_for_read(Message)
-    return whole_rows(rows, ConversationKey(rows[0].conversation_id, str(rows[0].conversation_id), using))
+    return complete_rows(rows, Address(using, rows[0].conversation_id, str(rows[0].conversation_id)))
 
 
 def _entries(rows: Sequence[_Row], *, is_all: bool) -> Iterator[StoredEntry]:

@@ -1,7 +1,7 @@
 """The example site's settings, with the assistant of ``site.py``; the scenes ask faster than people do."""
 
-from example_project.settings import *  # noqa: F403
-from example_project.settings import CHATMEMORY
+from tests.settings import *  # noqa: F403
+from tests.settings import CHATMEMORY
 
 CHATMEMORY = {
     **CHATMEMORY,

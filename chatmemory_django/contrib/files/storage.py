@@ -24,7 +24,9 @@ from django.core.files.storage import Storage, storages
 from django.db import connections
 from django.utils import timezone
 
-from chatmemory_django import conf
+from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.db.row_codec import Address
+from chatmemory_django.models.message_codec import StorageError
 
 FOLDER = "chatmemory"
 """The folder of the files in the storage."""
@@ -40,37 +42,19 @@ _T = TypeVar("_T")
 _logger = logging.getLogger("chatmemory_django")
 
 
-class StorageError(Exception):
-    """The storage of files did not do what it was asked for, or not in time."""
-
-
-class MissingFileError(StorageError):
-    """A file of a message is not in the storage."""
-
-    def __init__(self, memory_id: str, sequence: int, index: int | None) -> None:
-        where = "A file in the attributes or the original" if index is None else f"The file at {index} in the contents"
-        super().__init__(
-            f"{where} of message {sequence} of {memory_id!r} is not in the storage. "
-            "Restore it, remove the message, or set CHATMEMORY['MEDIA_MISSING'] to 'placeholder'."
-        )
-        self.memory_id = memory_id
-        self.sequence = sequence
-        self.index = index
-
-
 def storage() -> Storage:
     """Return the storage of files; ``StorageError`` if the settings name none."""
-    alias = conf.general().MEDIA_STORAGE
+    alias = files().MEDIA_STORAGE
     if alias is None:
         raise StorageError("The files are in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; name it there.")
     return storages[alias]
 
 
-def require(memory_id: str, sequence: int) -> None:
+def require(at: Address, sequence: int) -> None:
     """Raise ``StorageError`` if the settings name no storage, so that the file of that message cannot be read."""
-    if conf.general().MEDIA_STORAGE is None:
+    if files().MEDIA_STORAGE is None:
         raise StorageError(
-            f"Message {sequence} of {memory_id!r} has a file in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; "
+            f"Message {sequence} of {at.memory_id!r} has a file in a storage, but CHATMEMORY['MEDIA_STORAGE'] is None; "
             "name the storage there."
         )
 
@@ -204,12 +188,12 @@ def _read(where: Storage, name: str) -> bytes:
 
 def _reason(error: Exception | None) -> str:
     if error is None or isinstance(error, TimeoutError):
-        return f" within {conf.general().MEDIA_TIMEOUT} seconds"
+        return f" within {files().MEDIA_TIMEOUT} seconds"
     return f" ({type(error).__name__})"
 
 
 def _deadline() -> float:
-    seconds = conf.general().MEDIA_TIMEOUT
+    seconds = files().MEDIA_TIMEOUT
     return time.monotonic() + seconds
 
 

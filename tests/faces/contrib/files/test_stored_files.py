@@ -10,7 +10,8 @@ from django.core.files.storage import storages
 from django.test import Client
 
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.models import Conversation, MediaFile, Message
+from chatmemory_django.contrib.files.models import MediaFile
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import erase, export_lines
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.test_file_addresses import (

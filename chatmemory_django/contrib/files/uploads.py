@@ -2,65 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.db import DatabaseError, OperationalError, connections, transaction
 
-from chatmemory_django import conf, storages
-from chatmemory_django.core.stored_files import Extracted, cut_out, extracted, has_files, marked, references
+from chatmemory_django.contrib.files import storage
+from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.marks import cut_out, extracted
+from chatmemory_django.contrib.files.models import MediaFile, MediaReference, keep_files, locked
+from chatmemory_django.contrib.files.reading import coder_at
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, FileReference
-from chatmemory_django.models import Conversation
-from chatmemory_django.models.files import MediaFile, MediaReference, coder_at, keep_files, locked
+from chatmemory_django.models.message_codec import Extracted, TakenOut
 
 TRIES = 3
 """How often a file is stored again that others have deleted in the meantime, before the write is given up."""
 
 
-def taken_out(
-    message: ChatMessage, verbatim: str | None, where: str
-) -> tuple[ChatMessage, str | None, Sequence[Extracted]]:
-    """
-    Return *message* and *verbatim* as their row keeps them, and the files that go to the storage, each one once.
-
-    Raises:
-        ValueError: There is a reference or a mark in place of a file, or files with more than ``MEDIA_MAX_BYTES``. The
-            error names *where* the message is.
-
-    """
-    if verbatim is None and not has_files(message):
-        return message, None, ()
-    if references(message) or any(marked(verbatim)):
-        raise ValueError(
-            f"{where}{type(message).__name__} has the field 'file', which only the store sets, or the mark of one; "
-            "pass the file itself, or its URL."
-        )
-    if conf.general().MEDIA_STORAGE is None:
+def take_out(message: ChatMessage, verbatim: str | None, where: str) -> TakenOut:
+    """See ``message_codec.take_out``; ``ValueError`` for files with more than ``MEDIA_MAX_BYTES``."""
+    if files().MEDIA_STORAGE is None:
         return message, verbatim, ()
-    min_bytes = conf.general().MEDIA_MIN_BYTES
+    min_bytes = files().MEDIA_MIN_BYTES
     message, found = extracted(message, min_bytes)
     if verbatim is not None:
         verbatim = cut_out(verbatim, min_bytes=min_bytes, found=found)
-    files = list({file.reference.sha256: file for file in found}.values())
-    size = sum(file.reference.size for file in files)
-    if size > (limit := conf.general().MEDIA_MAX_BYTES):
+    several = list({file.reference.sha256: file for file in found}.values())
+    size = sum(file.reference.size for file in several)
+    if size > (limit := files().MEDIA_MAX_BYTES):
         raise ValueError(
             f"{where}{type(message).__name__} has files with {size} bytes, "
             f"but CHATMEMORY['MEDIA_MAX_BYTES'] is {limit}."
         )
-    return message, verbatim, files
-
-
-def owner_key(conversation: Conversation) -> str | None:
-    """Return the primary key of the owner of *conversation* as text, or None."""
-    owner: Any = Conversation._meta.get_field("owner")
-    return owner.to_key(conversation.owner_id)  # type: ignore[no-any-return]
+    return message, verbatim, several
 
 
 class Uploads:
-    """The files of one write in the database *using*, for an *owner*, as text, or for none."""
+    """See ``message_codec.Uploads``; *using* is the database of the write."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -78,7 +57,6 @@ class Uploads:
         return Extracted(FileReference(sha256, len(content)), content)
 
     def store(self, owner: str | None, conversation: int, files: Iterable[Extracted]) -> None:
-        """Store those of *files* that the owner does not have yet. ``StorageError`` if that fails."""
         wanted = {(owner or "", each.reference.sha256): each.content for each in files}
         wanted = {key: content for key, content in wanted.items() if key not in self._new and key not in self._seen}
         if not wanted:
@@ -88,7 +66,6 @@ class Uploads:
         self._save(owner, conversation, {key: each for key, each in wanted.items() if key not in self._seen})
 
     def refer(self, owner: str | None, conversation: int, rows: Iterable[tuple[int, Sequence[Extracted]]]) -> None:
-        """Add references of the messages *rows*, sequences and files, in the transaction that adds the messages."""
         of = {sequence: {each.reference.sha256: each for each in files} for sequence, files in rows if files}
         files = {sha256: each for several in of.values() for sha256, each in several.items()}
         there: dict[str, tuple[int, str]] = {}
@@ -121,22 +98,19 @@ class Uploads:
         self._used = {name for name in self._used if name not in {each for each, _ in new.values()}} | used
         self._referred |= {(owner or "", sha256) for sha256 in files}
 
-    def delete_spare(self) -> None:
+    def end(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self._discard(error)
+        elif self._new:
+            # The block is needed with autocommit off: then Django accepts callbacks only inside a block.
+            with transaction.atomic(using=self._using, savepoint=False):
+                transaction.on_commit(self._delete_spare, using=self._using, robust=True)
+
+    def _delete_spare(self) -> None:
         """Delete what was stored but is not referred to after the commit of the write: others were faster, perhaps."""
         self._delete(self._used)
 
-    @contextmanager
-    def for_a_write(self) -> Iterator[None]:
-        """Discard what was stored if the block, a transaction, fails, and otherwise what is not needed of it."""
-        try:
-            yield
-        except Exception as exc:
-            self.discard(exc)
-            raise
-        if self._new:
-            transaction.on_commit(self.delete_spare, using=self._using, robust=True)
-
-    def discard(self, error: BaseException) -> None:
+    def _discard(self, error: BaseException) -> None:
         """Delete what was stored for a write that failed, unless it may have been committed."""
         if not self._new or isinstance(error, DatabaseError):
             return
@@ -149,7 +123,7 @@ class Uploads:
     def _delete(self, kept: Collection[str]) -> None:
         """Delete what was stored for this write, except for *kept*."""
         if unused := [name for name, _ in self._new.values() if name not in kept]:
-            storages.delete(unused)
+            storage.delete(unused)
             self._new = {key: new for key, new in self._new.items() if new[0] in kept}
 
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
@@ -157,10 +131,10 @@ class Uploads:
         names: dict[tuple[str, str], tuple[str, str]] = {}
         coder = coder_at(Address(self._using, conversation, owner=owner))
         for key, content in wanted.items():
-            name = storages.new_name(key[1])
+            name = storage.new_name(key[1])
             contents[name], key_id = (content, "") if coder is None else coder.encode_file(content, key[1])
             names[key] = name, key_id
-        storages.save(contents)
+        storage.save(contents)
         self._new |= names
 
     def _files(self, owner: str | None, sha256s: Iterable[str]) -> Any:

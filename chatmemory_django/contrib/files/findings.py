@@ -11,12 +11,14 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
-from chatmemory_django import conf, storages
+from chatmemory_django.contrib.files import storage
+from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.models import BATCH, MAY_HAVE_FILES, MediaFile, MediaReference, locked
+from chatmemory_django.contrib.files.releasing import delete_files, release
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.retries import tried_again
-from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
-from chatmemory_django.models.files import BATCH, MAY_HAVE_FILES, delete_files, locked, release_files
+from chatmemory_django.models import Conversation, Message
 
 ORPHAN_AGE = datetime.timedelta(days=1)
 """
@@ -46,7 +48,7 @@ def check_files(
     Databases may share the storage: only what no database of the site names is a file without a row, and *using* is the
     database whose rows are checked.
     """
-    if conf.general().MEDIA_STORAGE is None:
+    if files().MEDIA_STORAGE is None:
         unread = MediaFile.objects.using(using).count()
         if unread:
             detail = f"{unread:,} files are in a storage, but MEDIA_STORAGE is None: they are neither read nor deleted."
@@ -58,9 +60,9 @@ def check_files(
         report(finding)
         count += 1
     databases = _databases()
-    for folder in storages.FOLDERS:
+    for folder in storage.FOLDERS:
         # Listed first: a file whose row is read later was written before that row.
-        there = set(storages.listed(folder))
+        there = set(storage.listed(folder))
         for finding in (
             *_lost(using, folder, there),
             *_left_over(databases, folder, there, before, repair=repair),
@@ -87,11 +89,11 @@ def _in_folder(using: str, folder: str) -> QuerySet[MediaFile]:
 
 
 def _lost(using: str, folder: str, there: Collection[str]) -> Iterator[FileFinding]:
-    files = _in_folder(using, folder).filter(references__sequence__isnull=False)
-    rows = files.order_by("name", *_MESSAGE).values_list("name", *_MESSAGE)
+    named = _in_folder(using, folder).filter(references__sequence__isnull=False)
+    rows = named.order_by("name", *_MESSAGE).values_list("name", *_MESSAGE)
     missing = {name: message for name, *message in reversed(rows) if name not in there}  # its first message
     for name, (memory_id, sequence) in sorted(missing.items()):
-        if storages.is_lost(name) and files.filter(name=name).exists():  # nobody has removed it since
+        if storage.is_lost(name) and named.filter(name=name).exists():  # nobody has removed it since
             yield FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False)
 
 
@@ -104,11 +106,11 @@ def _left_over(
 ) -> Iterator[FileFinding]:
     known = {name for alias in databases for name in _in_folder(alias, folder).values_list("name", flat=True)}
     for name in sorted(set(there) - known):
-        if storages.is_older(name, before) and not any(
+        if storage.is_older(name, before) and not any(
             MediaFile.objects.using(alias).filter(name=name).exists() for alias in databases
         ):
             if repair:
-                storages.delete([name])
+                storage.delete([name])
             yield FileFinding(name, "No message has it.", repair)
 
 
@@ -136,17 +138,17 @@ def _release_broken(key: int, using: str) -> None:
     with transaction.atomic(using=using):
         # Locked, so that no message is being added whose reference is seen before it.
         list(Conversation.objects.using(using).select_for_update().filter(pk=key).values_list("pk"))
-        release_files([key], using)
+        release(using, [key])
 
 
 def _delete_unused(pks: Collection[int], using: str, *, repair: bool) -> list[str]:
     """Return the names of the files *pks* that no message has, and with *repair*, delete them."""
     with transaction.atomic(using=using):
-        files = dict(locked(MediaFile.objects.using(using).filter(pk__in=pks)).values_list("pk", "name"))
+        found = dict(locked(MediaFile.objects.using(using).filter(pk__in=pks)).values_list("pk", "name"))
         # Read after the lock, for which this may have waited until somebody has added a reference.
-        references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(files)).order_by())
+        references = as_now(MediaReference.objects.using(using).filter(file_id__in=list(found)).order_by())
         for key in set(references.values_list("file_id", flat=True)):
-            del files[key]
+            del found[key]
         if repair:
-            delete_files(list(files), list(files.values()), using)
-    return list(files.values())
+            delete_files(list(found), list(found.values()), using)
+    return list(found.values())

@@ -12,8 +12,10 @@ import boto3  # noqa: E402  # comes with django-storages[s3]
 from django.core.files.storage import storages  # noqa: E402
 
 from chatmemory_django import operations  # noqa: E402
+from chatmemory_django.contrib.files.findings import check_files  # noqa: E402
+from chatmemory_django.contrib.files.models import MediaFile  # noqa: E402
 from chatmemory_django.memory import MessageWindowChatMemory  # noqa: E402
-from chatmemory_django.models import Conversation, MediaFile  # noqa: E402
+from chatmemory_django.models import Conversation  # noqa: E402
 from chatmemory_django.stores.django import DjangoChatMemoryStore  # noqa: E402
 from tests.pictures import picture, use_storage  # noqa: E402
 
@@ -55,8 +57,8 @@ def test_files_in_s3_are_read_signed_found_and_deleted(settings):
     assert "Expires=" in image.url
 
     found = []
-    assert operations.check_files("default", found.append, age=timedelta(seconds=-60)) == 0
+    assert check_files("default", found.append, age=timedelta(seconds=-60)) == 0
     storages["chats"].delete(name)
-    assert operations.check_files("default", found.append) == 1
+    assert check_files("default", found.append) == 1
     operations.erase(Conversation.objects.all())
-    assert operations.check_files("default", found.append, age=timedelta(seconds=-60)) == 0
+    assert check_files("default", found.append, age=timedelta(seconds=-60)) == 0

@@ -1,5 +1,5 @@
 """
-Files of messages that are in a storage: taken out of the messages, and put back; and messages without their files.
+Files of messages that are in a storage: taken out of the messages, and put back.
 
 A content keeps a reference to its file. Other JSON, attributes and what other frameworks gave, keeps a mark in place of
 the Base64 of a file: any text that a decoder accepts and gives back exactly, since nothing there shows what it is.
@@ -14,18 +14,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import starmap
-from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from chatmemory_django.core.media import (
     DATA_URL,
+    MARK,
     Source,
     contents_in,
     emptied,
     file_type,
-    holds_file,
     replaced,
     source_of,
 )
@@ -42,30 +41,13 @@ from chatmemory_django.messages import (
     TextContent,
     strings_in,
 )
+from chatmemory_django.models.message_codec import Extracted
 from chatmemory_django.tokens.images import image_size
 
 _Message = TypeVar("_Message", bound=ChatMessage)
 
-_MARK = re.compile(f"{CUT}(-?)([0-9a-f]{{64}}):([0-9]{{1,18}}){CUT}")
-"""The SHA-256 and the size of a file, behind "-" if its Base64 had the alphabet for URLs."""
-
 _URL_SAFE = str.maketrans("+/", "-_")
 _STANDARD = str.maketrans("-_", "+/")
-
-
-class Extracted(NamedTuple):
-    """A file that was taken out of a message, and what the message keeps of it."""
-
-    reference: FileReference
-    content: bytes
-
-
-def has_files(message: ChatMessage) -> bool:
-    """Return whether *message* may have files: contents other than texts, or attributes."""
-    for content in getattr(message, "contents", ()):  # any() takes three times as long
-        if content.__class__ is not TextContent:
-            return True
-    return bool(getattr(message, "attributes", NO_ATTRIBUTES))
 
 
 def references(message: ChatMessage) -> list[FileReference]:
@@ -83,7 +65,7 @@ def marked_in(message: ChatMessage) -> Iterator[FileReference]:
 def marked(text: str | None) -> Iterator[FileReference]:
     """Yield the files that were cut out of *text*."""
     if text is not None and CUT in text:
-        yield from map(_reference, _MARK.finditer(text))
+        yield from map(_reference, MARK.finditer(text))
 
 
 def extracted(message: _Message, min_bytes: int) -> tuple[_Message, list[Extracted]]:
@@ -123,19 +105,6 @@ def restored(
     if contents := contents_in(message):
         message = msgspec.structs.replace(message, contents=tuple(starmap(whole, enumerate(contents))))
     return _changed(message, partial(put_back, content_of=attribute_of))
-
-
-def without_files(message: _Message, url_of: Callable[[int], str]) -> _Message:
-    """
-    Return *message* with each file in it replaced by the URL that *url_of* returns for the index of its content.
-
-    It is the same object if it has no files. Nothing is decoded, so broken files are replaced, too.
-    """
-    contents = contents_in(message)
-    elsewhere = [_without_file(content, index, url_of) for index, content in enumerate(contents)]
-    if not all(map(is_, contents, elsewhere)):
-        message = msgspec.structs.replace(message, contents=tuple(elsewhere))
-    return without_marks(message, url_of)
 
 
 def without_marks(message: _Message, url_of: Callable[[int], str]) -> _Message:
@@ -207,14 +176,7 @@ def put_back(text: str, *, content_of: Callable[[FileReference], bytes | str]) -
         data = base64.b64encode(content).decode()
         return data.translate(_URL_SAFE) if match[1] else data
 
-    return _MARK.sub(encoded, text) if CUT in text else text
-
-
-def _without_file(content: Content | None, index: int, url_of: Callable[[int], str]) -> Content | None:
-    source = source_of(content)
-    if content is None or source is None or not holds_file(source):
-        return content
-    return replaced(content, emptied(source, url=url_of(index)))
+    return MARK.sub(encoded, text) if CUT in text else text
 
 
 def _reference(match: re.Match[str]) -> FileReference:

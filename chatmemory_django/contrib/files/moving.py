@@ -1,8 +1,8 @@
-"""Files in a storage: shared with forks, renewed for another key, and moved there and back."""
+"""Files in a storage: shared with forks, encoded with another key, and moved there and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -10,30 +10,21 @@ from typing import Any, NamedTuple
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from chatmemory_django import conf, storages
-from chatmemory_django.core.stored_files import Extracted
+from chatmemory_django.contrib.files import storage
+from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.marks import marked, references
+from chatmemory_django.contrib.files.models import MAY_HAVE_FILES, MediaFile, MediaReference, keep_files, locked
+from chatmemory_django.contrib.files.reading import coder_at, complete, complete_verbatim, contents_of, decoded
+from chatmemory_django.contrib.files.releasing import delete_files, delete_references
+from chatmemory_django.contrib.files.uploads import Uploads, take_out
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
-from chatmemory_django.db.row_codec import Coder, address_of
-from chatmemory_django.messages import ChatMessage, NewMessage
-from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
+from chatmemory_django.db.row_codec import Address, Coder, address_of, owner_of
+from chatmemory_django.messages import ChatMessage, FileReference
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.fields import as_stored
-from chatmemory_django.models.files import (
-    MAY_HAVE_FILES,
-    ConversationKey,
-    coder_at,
-    contents_of,
-    decoded,
-    delete_files,
-    keep_files,
-    keeps_references,
-    locked,
-    references_of,
-    release,
-    whole,
-    whole_verbatim,
-)
+from chatmemory_django.models.message_codec import Extracted, StorageError, may_refer, writing
 from chatmemory_django.models.messages import MESSAGE_SIZE, TEXTS, decoded_texts, encoded_texts
 from chatmemory_django.operations.whole import (
     PAGE_CHARACTERS,
@@ -44,14 +35,12 @@ from chatmemory_django.operations.whole import (
     ranges,
     write,
 )
-from chatmemory_django.stores.django.files import Uploads, owner_key
-from chatmemory_django.stores.django.rows import new_row
 
 ROWS = 100
 """How many messages are moved while a conversation is locked, fewer if they are large."""
 
 
-def share_files(source: Conversation, forked: Conversation) -> None:
+def share(source: Conversation, forked: Conversation) -> None:
     """Let *forked*, whose messages were copied from *source*, refer to its files; another owner gets copies of them."""
     using: Any = forked._state.db
     copies = Message.objects.using(using).filter(conversation_id=forked.pk, sequence=OuterRef("sequence"))
@@ -60,7 +49,8 @@ def share_files(source: Conversation, forked: Conversation) -> None:
     found = list(as_now(rows).values_list("sequence", "file_id", "file__sha256"))  # as the messages were copied
     if not found:
         return
-    if owner_key(source) == owner_key(forked):
+    owner = owner_of(forked)
+    if owner_of(source) == owner:
         # Who removes the last message of the source waits for this, and then does not delete its files.
         present = MediaFile.objects.using(using).filter(pk__in={file for _, file, _ in found})
         keep_files(locked(present).values_list("pk", flat=True), using)
@@ -69,31 +59,33 @@ def share_files(source: Conversation, forked: Conversation) -> None:
         )
         return
     uploads = Uploads(using)
-    with uploads.for_a_write():
+    with writing(uploads):
         for part in in_parts(found, 8):
-            contents = contents_of(source.pk, {sha256 for _, _, sha256 in part}, using)
+            contents = contents_of(Address(using, source.pk), {sha256 for _, _, sha256 in part})
             for sequence, _, sha256 in part:
                 if sha256 in contents:  # a lost file is lost in the fork as well
                     file = uploads.file(sha256, contents[sha256])
-                    uploads.store(owner_key(forked), forked.pk, [file])
-                    uploads.refer(owner_key(forked), forked.pk, [(sequence, [file])])
+                    uploads.store(owner, forked.pk, [file])
+                    uploads.refer(owner, forked.pk, [(sequence, [file])])
 
 
-def renew_files(conversation: Conversation, coder: Coder, current: str) -> int:
+def encode_again(conversation: Conversation, coder: Coder, current: str) -> int:
     """
     Store the files of *conversation*, which is locked, as *coder* encodes them with the key *current*, if they are not.
 
     What it shares with a previous owner, whose key may be deleted, is stored again for the present one. Returns how
     many files were renewed.
     """
+    if files().MEDIA_STORAGE is None:
+        return 0
     using: Any = conversation._state.db
-    owner = owner_key(conversation)
+    owner = owner_of(conversation)
     rows = MediaReference.objects.using(using).filter(conversation_id=conversation.pk)
     rows = rows.exclude(file__key_id=current, file__owner=owner or "")
     pks = sorted(set(rows.order_by().values_list("file_id", flat=True)))
     for pk in pks:
         file = locked(MediaFile.objects.using(using).filter(pk=pk)).get()
-        found = storages.read([file.name])
+        found = storage.read([file.name])
         if file.name not in found:
             continue  # check_chatmemory reports it
         content = decoded(coder, found[file.name], file.key_id, file.sha256)
@@ -101,10 +93,10 @@ def renew_files(conversation: Conversation, coder: Coder, current: str) -> int:
             _take_over(conversation, file, content)
             continue
         stored, key_id = coder.encode_file(content, file.sha256)
-        name = storages.new_name(file.sha256)
-        storages.save({name: stored})
+        name = storage.new_name(file.sha256)
+        storage.save({name: stored})
         MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
-        transaction.on_commit(partial(storages.delete, [file.name]), using=using, robust=True)
+        transaction.on_commit(partial(storage.delete, [file.name]), using=using, robust=True)
     return len(pks)
 
 
@@ -115,10 +107,11 @@ def _take_over(conversation: Conversation, file: MediaFile, content: bytes) -> N
     rows = all_of_it.filter(conversation_id=conversation.pk)
     sequences = list(rows.values_list("sequence", flat=True))
     own = [Uploads.file(file.sha256, content)]
+    owner = owner_of(conversation)
     uploads = Uploads(using)
-    with uploads.for_a_write():
-        uploads.store(owner_key(conversation), conversation.pk, own)
-        uploads.refer(owner_key(conversation), conversation.pk, [(sequence, own) for sequence in sequences])
+    with writing(uploads):
+        uploads.store(owner, conversation.pk, own)
+        uploads.refer(owner, conversation.pk, [(sequence, own) for sequence in sequences])
         rows.delete()
         if not as_now(all_of_it).values_list("pk"):
             delete_files([file.pk], [file.name], using)
@@ -148,8 +141,8 @@ def move_files(
         StorageError: The storage fails, or a file is lost. What was moved before stays moved.
 
     """
-    if conf.general().MEDIA_STORAGE is None:
-        raise storages.StorageError("CHATMEMORY['MEDIA_STORAGE'] names no storage; name the one of the files.")
+    if files().MEDIA_STORAGE is None:
+        raise StorageError("CHATMEMORY['MEDIA_STORAGE'] names no storage; name the one of the files.")
     conversations = for_writing(conversations)
     total = MovedFiles(0, 0)
     for key in keys(conversations):
@@ -182,26 +175,30 @@ def _ranges(conversation: Conversation, *, to_rows: bool) -> Iterator[tuple[int,
 def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool, dry_run: bool) -> MovedFiles:
     rows = messages_of(conversation).filter(MAY_HAVE_FILES, sequence__range=around)
     count = size = 0
-    place, uploads = ConversationKey.of(conversation), Uploads(conversation._state.db or "default")
-    coder = coder_at(address_of(conversation))
-    with uploads.for_a_write():
+    at = address_of(conversation)
+    owner, coder = owner_of(conversation), coder_at(at)
+    uploads = Uploads(at.using)
+    with writing(uploads):
         for sequence, kind, *texts in rows.values_list("sequence", "type", *map(as_stored, TEXTS)):
             if coder is not None:
                 texts = list(decoded_texts(coder, sequence, kind, texts).values())
             text, payload, verbatim = texts
             message = to_message(kind, text, payload)
-            there = references_of(message, verbatim) if keeps_references(payload, verbatim) else {}
+            there = _references_of(message, verbatim) if may_refer(payload, verbatim) else {}
             if to_rows != bool(there):
                 continue
-            files: list[Extracted] = []
+            extracted: Sequence[Extracted] = ()
+            changed: dict[str, str | None] = {}
             if to_rows:
                 moved = sum(each.size for each in there.values())
-                changed = {} if dry_run else _back(message, sequence, verbatim, place)
+                if not dry_run:
+                    [whole] = complete([message], [sequence], at)
+                    verbatim = complete_verbatim(verbatim, sequence, at)
+                    changed = {"payload": to_columns(whole).payload, "verbatim": verbatim}
             else:
-                new = new_row(NewMessage(message, verbatim=verbatim))
-                files = list(new.files)
-                moved = sum(each.reference.size for each in files)
-                changed = {"payload": new.payload, "verbatim": new.verbatim}
+                left, verbatim, extracted = take_out(message, verbatim, "")
+                moved = sum(each.reference.size for each in extracted)
+                changed = {"payload": to_columns(left).payload, "verbatim": verbatim}
             if not moved:
                 continue
             count, size = count + 1, size + moved
@@ -211,18 +208,16 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
                 changed |= encoded_texts(coder, sequence, kind, changed)
             rows.filter(sequence=sequence).update(**changed)
             if to_rows:
-                own = MediaReference.objects.using(place.using).filter(conversation_id=place.pk, sequence=sequence)
-                release(own, place.using)
+                own = MediaReference.objects.using(at.using).filter(conversation_id=conversation.pk, sequence=sequence)
+                delete_references(own, at.using)
             else:
-                uploads.store(owner_key(conversation), conversation.pk, files)
-                uploads.refer(owner_key(conversation), conversation.pk, [(sequence, files)])
+                uploads.store(owner, conversation.pk, extracted)
+                uploads.refer(owner, conversation.pk, [(sequence, extracted)])
         if count and not dry_run:
             write(conversation)
     return MovedFiles(count, size)
 
 
-def _back(message: ChatMessage, sequence: int, verbatim: str | None, place: ConversationKey) -> dict[str, str | None]:
-    """Return payload and original of *message* with its files."""
-    verbatim = whole_verbatim(verbatim, sequence, place)
-    [complete] = whole([message], [sequence], place)
-    return {"payload": to_columns(complete).payload, "verbatim": verbatim}
+def _references_of(message: ChatMessage, verbatim: str | None) -> dict[str, FileReference]:
+    """Return the files that are in the storage of *message* and of what another framework gave for it, by SHA-256."""
+    return {each.sha256: each for each in (*marked(verbatim), *references(message))}

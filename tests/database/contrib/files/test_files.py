@@ -19,9 +19,12 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django import storages as storages_module
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.contrib.files import storage as storage_module
+from chatmemory_django.contrib.files.codec import stored_bytes
+from chatmemory_django.contrib.files.findings import check_files
+from chatmemory_django.contrib.files.models import MediaFile, MediaReference
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -36,9 +39,8 @@ from chatmemory_django.messages import (
     TextContent,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, MediaFile, MediaReference, Message
-from chatmemory_django.models.files import stored_bytes
-from chatmemory_django.storages import MissingFileError, StorageError
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.message_codec import MissingFileError, StorageError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.database.interleaving import Connected, another_writer, in_another_connection
@@ -395,7 +397,7 @@ def test_a_lost_file_is_an_error_that_names_the_message_or_a_text(storage, setti
     with pytest.raises(MissingFileError, match="The file at 1 in the contents of message 1 of 'a'"):
         memory.messages()
     found = []
-    assert operations.check_files("default", found.append) == 1
+    assert check_files("default", found.append) == 1
     assert "It is lost; message 1 of 'a' has it." in found[0].detail
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_MISSING": "placeholder"}
     first, second = memory.messages()
@@ -426,7 +428,7 @@ def test_a_check_finds_files_without_rows_and_repairs_them(storage, settings):
         transaction.set_rollback(True)  # as a crash between the file and the row leaves it
 
     found = []
-    assert operations.check_files("default", found.append) == 0  # it may be of a message that is being written
+    assert check_files("default", found.append) == 0  # it may be of a message that is being written
     with pytest.raises(CommandError, match="1 findings"):
         operations_age(lambda: call_command("check_chatmemory", repair=True))
     assert a_memory().messages() == [picture(1)]
@@ -438,7 +440,7 @@ def test_a_repair_removes_references_whose_messages_are_gone(storage):
     Message.objects.filter(sequence=1)._raw_delete("default")  # as other programs may
 
     found = []
-    assert operations.check_files("default", found.append, repair=True) == 1
+    assert check_files("default", found.append, repair=True) == 1
     assert found[0].detail == "1 references are to messages that are gone."
     assert [content for _, content in stored_in(storage)] == [a_file(2)]
 
@@ -447,23 +449,23 @@ def test_a_repair_removes_references_whose_messages_are_gone(storage):
 @pytest.mark.parametrize("after", range(1, 8))
 def test_a_repair_deletes_no_file_to_which_another_writer_adds_a_message(storage, after):
     sha256 = hashlib.sha256(a_file(1)).hexdigest()
-    name = storages_module.new_name(sha256)
+    name = storage_module.new_name(sha256)
     storage.save(name, ContentFile(a_file(1)))
     MediaFile.objects.create(sha256=sha256, name=name, size=2000, created_at="2020-01-01T00:00Z")
 
     with another_writer(lambda: a_memory().add(picture(1)), after):
-        operations.check_files("default", print, repair=True, age=timedelta(seconds=-60))
+        check_files("default", print, repair=True, age=timedelta(seconds=-60))
     assert all(message == picture(1) for message in a_memory().messages())
 
 
 def operations_age(do) -> None:
     """Call *do* where every file without a row counts as left over, however young it is."""
-    age = operations.check_files.__kwdefaults__["age"]
-    operations.check_files.__kwdefaults__["age"] = timedelta(seconds=-60)
+    age = check_files.__kwdefaults__["age"]
+    check_files.__kwdefaults__["age"] = timedelta(seconds=-60)
     try:
         do()
     finally:
-        operations.check_files.__kwdefaults__["age"] = age
+        check_files.__kwdefaults__["age"] = age
 
 
 def test_without_their_storage_files_are_an_error_that_names_the_message_and_nothing_is_lost(settings):
@@ -499,9 +501,9 @@ def test_no_question_to_the_storage_takes_longer_than_the_time_out(storage, sett
     name = MediaFile.objects.get().name
     try:
         for asked, do in {
-            "exists": lambda: storages_module.is_lost(name),
-            "listdir": lambda: operations.check_files("default", print),
-            "get_modified_time": lambda: storages_module.is_older(name, timezone.now()),
+            "exists": lambda: storage_module.is_lost(name),
+            "listdir": lambda: check_files("default", print),
+            "get_modified_time": lambda: storage_module.is_older(name, timezone.now()),
         }.items():
             with monkeypatch.context() as patched:
                 patched.setattr(storage, asked, lambda *args: goes_on.wait(30))
