@@ -27,7 +27,7 @@ from benchmarks.chat.acting import EFFECTS
 from benchmarks.chat.askers import Asked, Asker
 from benchmarks.chat.client import Client
 from benchmarks.chat.links import Link
-from benchmarks.chat.runs_judge import ACTIVE, judge, rows
+from benchmarks.chat.runs_judge import ACTIVE, RAISED, judge, rows
 from benchmarks.chat.server import Server
 from benchmarks.chat.site import Site
 from benchmarks.databases import connect
@@ -52,8 +52,6 @@ EXPECTED = re.compile(
     r"CancelledError|InterruptedAnswerError|NoThreadError|AdminShutdown|ConnectionResetError|BrokenPipeError)\b"
 )
 """The errors in the logs of processes whose servers are away."""
-
-RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Shutdown|Lost)\b.*$", re.MULTILINE)
 
 
 class Worker(Server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,11 @@ ACTIVE = (
     "SELECT c.memory_id, r.id, r.state, r.question, r.is_stopping, r.fence, c.fence, r.created_at, r.lease "
     "FROM chatmemory_chat_run r JOIN chatmemory_conversation c ON c.id = r.conversation_id WHERE r.active IS NOT NULL"
 )
+
+RAISED = re.compile(
+    r"^(?:\w+\.)*\w+(?:Error|Exception|Shutdown|Lost)\b.*$(?!\n\n(?:During handling|The above exception))", re.MULTILINE
+)
+"""What a traceback in a log ends with: not those from which another one was raised, as Django does in its caches."""
 
 
 class Row(NamedTuple):

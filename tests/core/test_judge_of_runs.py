@@ -8,7 +8,7 @@ import pytest
 from benchmarks.chat.acting import Plan
 from benchmarks.chat.askers import Asked, Seen
 from benchmarks.chat.judge import Findings
-from benchmarks.chat.runs_judge import Row, judge_question
+from benchmarks.chat.runs_judge import RAISED, Row, judge_question
 
 PLAN = Plan("k", [["act"]], 1, 0.0)
 CALL = {"id": "call-0-0", "name": "act", "arguments": '{"key": "k.0.0"}'}
@@ -62,6 +62,12 @@ def test_a_call_whose_outcome_is_unknown_happened_once_or_not_at_all(happened):
 def test_a_question_that_its_client_gave_up_needs_no_answer(outcome):
     assert kinds([[QUESTION, CALLS, RESULT]], outcome=outcome) == set()
     assert kinds([[QUESTION, CALLS, RESULT]]) == {"question without its answer"}
+
+
+def test_of_a_traceback_the_last_error_counts():
+    log = "KeyError: 'owner'\n\nDuring handling of the above exception, …\n\nValueError: y\nmore\nTypeError: z\n"
+
+    assert RAISED.findall(log) == ["ValueError: y", "TypeError: z"]
 
 
 def test_steps_that_were_made_void_are_no_part_of_what_was_seen():
