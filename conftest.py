@@ -3,12 +3,14 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.management.commands import flush
 from django.db import connections
 from django.db.models.signals import post_migrate
@@ -102,6 +104,16 @@ def quick_passwords() -> Iterator[None]:
     """Hash passwords quickly: Django's default takes a large part of a second for each."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(autouse=True)
+def settings_stay() -> Iterator[None]:
+    """Refuse to change ``CHATMEMORY`` in place: nothing puts that back, so that later tests run on another site."""
+    before = deepcopy(django_settings.CHATMEMORY)
+    yield
+    if before != django_settings.CHATMEMORY:
+        django_settings.CHATMEMORY = before
+        pytest.fail("This test has changed CHATMEMORY in place; assign a dict of its own to settings.CHATMEMORY.")
 
 
 @pytest.fixture(autouse=True)

@@ -109,7 +109,7 @@ SHOWN = 3
 
 
 def _storage(given: conf.General) -> Iterator[CheckMessage]:
-    if message_codec.installed is None and vars(given).get("MEDIA_STORAGE") is not None:
+    if message_codec.installed is None and settings.CHATMEMORY.get("MEDIA_STORAGE") is not None:
         yield Error(
             "CHATMEMORY['MEDIA_STORAGE'] is set, but no app that stores files there is installed: they stay in the "
             "rows, and those that are in the storage cannot be read.",

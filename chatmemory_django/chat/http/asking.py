@@ -29,7 +29,7 @@ from chatmemory_django.chat.approvals.approving import May, by_policy, decide
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.http.files import Files, stored_file
+from chatmemory_django.chat.http.files import FileAddresses, stored_file
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
 from chatmemory_django.chat.runs.taking import Given, GivenOutput
@@ -113,7 +113,7 @@ def _checked(request: HttpRequest) -> Admission:
         conversation = next(iter(found.only(*columns)), None)
         choose = partial(_chosen, request, content, posted.id, memory_id, posted.assistant_name)
         is_others = conversation is not None and conversation.owner_id != user.pk
-        files = Files.of(request, request.path, posted.id, memory_id)
+        files = FileAddresses.of(request, request.path, posted.id, memory_id)
         question = posted.question() if is_others else posted.question(partial(stored_file, conversation, files))
         if isinstance(question, PostedAnswer):
             allowed = policy.conversations(request, "view").using(found.db)

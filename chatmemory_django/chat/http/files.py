@@ -28,7 +28,7 @@ from chatmemory_django.models.message_codec import complete, without_marks
 _NUMBER = re.compile("[0-9]{1,10}")
 
 
-class Files(NamedTuple):
+class FileAddresses(NamedTuple):
     """The addresses of the files in the conversation *memory_id*, which is the chat *chat_id* below *root*."""
 
     origin: str
@@ -37,7 +37,7 @@ class Files(NamedTuple):
     memory_id: str
 
     @classmethod
-    def of(cls, request: HttpRequest, root: str, chat_id: str, memory_id: str) -> Files:
+    def of(cls, request: HttpRequest, root: str, chat_id: str, memory_id: str) -> FileAddresses:
         """Return those for the site as *request* names it."""
         return cls(request.build_absolute_uri("/").rstrip("/"), root.rstrip("/"), chat_id, memory_id)
 
@@ -86,7 +86,7 @@ def question_at(conversation: Conversation, sequence: int) -> UserMessage | None
     return message if isinstance(message, UserMessage) else None
 
 
-def stored_file(conversation: Conversation | None, files: Files, url: str) -> Content | None:
+def stored_file(conversation: Conversation | None, files: FileAddresses, url: str) -> Content | None:
     """Return the file at *url*; None if that is not of this site, ``ValueError`` if there is no such file."""
     place = files.place(url)
     if place is None:
@@ -102,7 +102,7 @@ def stored_file(conversation: Conversation | None, files: Files, url: str) -> Co
     return contents_in(completed)[index]
 
 
-def with_addresses(message: ChatMessage, sequence: int, files: Files) -> ChatMessage:
+def with_addresses(message: ChatMessage, sequence: int, files: FileAddresses) -> ChatMessage:
     """Return message *sequence* with addresses in place of the files in it; the same object if it has none."""
     if not isinstance(message, UserMessage):
         # A page is shown only the texts of results.

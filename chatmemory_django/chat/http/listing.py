@@ -14,7 +14,7 @@ from chatmemory_django.chat.answers.exchange import GREETING
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.waiting import shown_approvals
 from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.http.files import Files, with_addresses
+from chatmemory_django.chat.http.files import FileAddresses, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.codec import message_to_json
@@ -44,7 +44,7 @@ class _Shown(NamedTuple):
     """The number of characters of its texts and metadata."""
 
     @classmethod
-    def of(cls, row: Message, size: int, files: Files) -> _Shown:
+    def of(cls, row: Message, size: int, files: FileAddresses) -> _Shown:
         message = row.chat_message
         without = with_addresses(message, row.sequence, files)
         if without is not message:
@@ -66,7 +66,9 @@ class ListedMessages(NamedTuple):
         return cls([{"id": GREETING, "role": "assistant", "metadata": {}, "parts": parts}], is_open=False)
 
 
-def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> ListedMessages:
+def newest_messages(
+    conversation: Conversation, files: FileAddresses, may: May, *, is_answering: bool
+) -> ListedMessages:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
@@ -144,7 +146,7 @@ def _parts(found: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
         yield part
 
 
-def _from_question(conversation: Conversation, shown: list[_Shown], files: Files) -> list[_Shown]:
+def _from_question(conversation: Conversation, shown: list[_Shown], files: FileAddresses) -> list[_Shown]:
     """Return *shown* from its first question on; if it is only the end of an answer, with the beginning of that."""
     whole = list(dropwhile(lambda one: not _is_question(one), shown))
     if whole or not shown:

@@ -36,7 +36,7 @@ from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.asking import Admission, admission, entered, greeting, is_next, nothing_waits
-from chatmemory_django.chat.http.files import Files, question_at
+from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
@@ -229,7 +229,7 @@ def _messages(
     if conversation is None:
         return ListedMessages([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    files, may = Files.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
+    files, may = FileAddresses.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
     return newest_messages(conversation, files, may, is_answering=is_answering)
 
 

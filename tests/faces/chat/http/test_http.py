@@ -96,7 +96,10 @@ class Chat:
     def __init__(self, settings, headers: dict[str, str], model: ScriptedModel, **options: Any) -> None:
         self.model = model
         self.assistant = Assistant(model, **options)
-        settings.CHATMEMORY["CHAT"]["ASSISTANT"] = self.assistant
+        settings.CHATMEMORY = {
+            **settings.CHATMEMORY,
+            "CHAT": {**settings.CHATMEMORY["CHAT"], "ASSISTANT": self.assistant},
+        }
         self._client = AsyncClient()
         self._headers = headers
 
