@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.utils.module_loading import import_string
@@ -112,6 +114,7 @@ class Section:
     """The ids of the checks that it is a dict, of its names, and of its values that have none of their own."""
     hint: ClassVar[str]
     """What to write, if it is not a dict."""
+    _given: Mapping[str, Any] = _NOTHING  # with what is no setting
 
     @classmethod
     def current(cls) -> Self:
@@ -129,7 +132,8 @@ class Section:
     @classmethod
     def _of(cls, given: Mapping[str, Any]) -> Self:
         section = cls()
-        vars(section).update(given)
+        vars(section).update({name: given[name] for name in cls.defaults() if name in given})
+        section._given = given
         return section
 
     @classmethod
@@ -159,8 +163,16 @@ class Section:
 
     def _unknown(self, where: str) -> Iterator[CheckMessage]:
         others = () if self.key else Section.__subclasses__()  # one without a key is an app's part of what has none
-        names = {*self.defaults(), *(name for each in others for name in ([each.key] if each.key else each.defaults()))}
-        for name in sorted(set(vars(self)) - names, key=str):
+        sections = {name for each in others for name in ([each.key] if each.key else each.defaults())}
+        absent = {} if self.key else {name: app for name in self._given if (app := _absent_app(name))}
+        for name, app in absent.items():
+            yield Error(
+                f"{where}[{name!r}] has no effect: {app!r}, which reads it, is not in INSTALLED_APPS.",
+                hint=f"Add {app!r} to INSTALLED_APPS, or remove the setting.",
+                id="chatmemory.E012",
+            )
+        names = {*self.defaults(), *sections} - set(absent)
+        for name in sorted(set(self._given) - names - set(absent), key=str):
             close = get_close_matches(str(name), names, n=1)
             yield Warning(
                 f"{where} has no setting {name!r}, so it has no effect.",
@@ -280,6 +292,13 @@ def retention() -> Mapping[str, timedelta | None] | None:
     periods = Retention.current()
     given = {name: getattr(periods, name) for name in Retention.defaults()}
     return {name: timedelta(days=each) if isinstance(each, int) else each for name, each in given.items()}
+
+
+def _absent_app(name: object) -> str | None:
+    """Return the path of the app in ``contrib`` that reads the setting *name*, if it is not installed."""
+    path = f"chatmemory_django.contrib.{'files' if str(name).startswith('MEDIA_') else str(name).lower()}"
+    is_app = str(name).isidentifier() and find_spec(path) is not None and find_spec(f"{path}.conf") is not None
+    return path if is_app and not apps.is_installed(path) else None
 
 
 def is_path(value: object) -> bool:

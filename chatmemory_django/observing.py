@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 
-class Begun(Protocol):
+class Observed(Protocol):
     """What an observer keeps of an operation, until its end."""
 
     def active(self) -> AbstractContextManager[object]:
@@ -35,7 +35,7 @@ class Observer(Protocol):
         its records), "identified", "compacted", "changed", "used", "failed".
         """
 
-    def begin(self, operation: str, /, **values: Any) -> Begun | None:
+    def begin(self, operation: str, /, **values: Any) -> Observed | None:
         """Begin an *operation* in the present context: "answer", "tool", "search", "delete" or "summarize"."""
 
 
@@ -53,26 +53,35 @@ class Operation:
     """An operation that begins now, for all observers. As a context manager, it is what happens in the block."""
 
     def __init__(self, name: str, /, **values: Any) -> None:
-        begun = [each.begin(name, **values) for each in observers]
-        self._begun = [each for each in begun if each is not None]
+        self._begun: list[Observed] = []
+        try:
+            for each in observers:
+                if (begun := each.begin(name, **values)) is not None:
+                    self._begun.append(begun)
+        except BaseException as exc:
+            self.end(exc)
+            raise
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """See ``Begun``."""
+        """See ``Observed``."""
         with ExitStack() as stack:
             for each in self._begun:
                 stack.enter_context(each.active())
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """See ``Begun``."""
-        for each in self._begun:
-            each.end(error)
+        """See ``Observed``."""
+        with ExitStack() as stack:
+            for each in self._begun:
+                stack.callback(each.end, error)
 
     def __enter__(self) -> None:
-        self._active = self.active()
-        self._active.__enter__()
+        with ExitStack() as block:
+            block.push(lambda kind, error, at: self.end(error))
+            (active := self.active()).__enter__()
+            block.callback(active.__exit__, None, None, None)  # what is in the block has not failed in the observer
+            self._block = block.pop_all()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        self._active.__exit__(None, None, None)
-        self.end(error)
+    def __exit__(self, *failure: Any) -> None:
+        self._block.__exit__(*failure)

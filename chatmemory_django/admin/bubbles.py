@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.media import Media, media_of
-from chatmemory_django.admin.reasons import Words, words_of
+from chatmemory_django.admin.reasons import ReasonWords, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
 from chatmemory_django.core.shown import shown_message, visible
 from chatmemory_django.messages import (
@@ -55,7 +55,7 @@ def style_of(kind: str) -> str:
 
 
 @dataclass(kw_only=True)
-class Part:
+class ShownPart:
     """A piece of a message: a text, or a file at *index* of its contents."""
 
     index: int = 0
@@ -66,7 +66,7 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class Call:
+class ShownCall:
     """A tool call, and what is known about its result."""
 
     name: str
@@ -85,7 +85,7 @@ class Bubble:
 
     row: Any
     """The ``Message`` with its status."""
-    why: Words
+    why: ReasonWords
     """Why the message is or is not sent to the model."""
     begins_memory: bool = False
     is_marked: bool = True
@@ -106,11 +106,11 @@ class Bubble:
     thinking: Excerpt | None = None
     attributes: Excerpt | None = None
     metadata: Excerpt | None = None
-    parts: list[Part] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    parts: list[ShownPart] = field(default_factory=list)
+    calls: list[ShownCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, row: Any, why: Words | None = None) -> Bubble:
+    def of(cls, row: Any, why: ReasonWords | None = None) -> Bubble:
         """Return an empty bubble for *row*; without *why*, the explanation is that of its status."""
         return cls(row=row, why=why or words_of(MemoryStatus(row.status)))
 
@@ -140,7 +140,7 @@ class Bubble:
         message = shown_message(message)
         match message:
             case SystemMessage():
-                self.parts = [Part(text=excerpt(message.text, limit=limit))]
+                self.parts = [ShownPart(text=excerpt(message.text, limit=limit))]
                 return
             case UserMessage():
                 self.name = visible(message.name or "")
@@ -159,7 +159,7 @@ class Bubble:
     def fill_broken(self, text: str, limit: int = EXCERPT) -> None:
         """Add *text* instead of a message that cannot be read."""
         self.is_broken = True
-        self.parts = [Part(text=excerpt(text, limit=limit))]
+        self.parts = [ShownPart(text=excerpt(text, limit=limit))]
 
     def fill_metadata(self, metadata: object) -> None:
         """Add the *metadata* of the message."""
@@ -167,18 +167,18 @@ class Bubble:
             self.metadata = _json(metadata, EXCERPT)
 
 
-def _text(text: str, limit: int, markdown: Markdown | None, index: int = 0) -> Part:
+def _text(text: str, limit: int, markdown: Markdown | None, index: int = 0) -> ShownPart:
     shown = excerpt(text, limit=limit)
-    return Part(index=index, text=shown, html=markdown.render(shown.text) if markdown else None)
+    return ShownPart(index=index, text=shown, html=markdown.render(shown.text) if markdown else None)
 
 
-def _parts(contents: tuple[Content | None, ...], limit: int, markdown: Markdown | None) -> list[Part]:
+def _parts(contents: tuple[Content | None, ...], limit: int, markdown: Markdown | None) -> list[ShownPart]:
     parts = []
     for index, content in enumerate(contents):
         if isinstance(content, TextContent):
             parts.append(_text(content.text, limit, markdown, index))
         elif (media := media_of(content)) is not None:
-            parts.append(Part(index=index, media=media))
+            parts.append(ShownPart(index=index, media=media))
     return parts
 
 
@@ -186,5 +186,5 @@ def _json(value: object, limit: int) -> Excerpt:
     return pretty_json(json.dumps(value, ensure_ascii=False), limit)
 
 
-def _call(request: ToolExecutionRequest, limit: int) -> Call:
-    return Call(name=visible(request.name or ""), arguments=pretty_json(request.arguments or "", limit))
+def _call(request: ToolExecutionRequest, limit: int) -> ShownCall:
+    return ShownCall(name=visible(request.name or ""), arguments=pretty_json(request.arguments or "", limit))

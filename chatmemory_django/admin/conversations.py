@@ -25,13 +25,13 @@ from chatmemory_django.admin.changelist import ConversationList, NewestPaginator
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.navigation import shown
-from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, Operation
+from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, AdminOperation
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.private import private_view
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
 from chatmemory_django.models.message_codec import StorageError
+from chatmemory_django.private import private_view
 
 
 @admin.register(Conversation)
@@ -115,7 +115,9 @@ class ConversationAdmin(admin.ModelAdmin):
     def _has_permission(self, request: HttpRequest, action: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(action, self.opts)}")
 
-    def _may(self, operation: Operation | MessageOperation, request: HttpRequest, conversation: Conversation) -> bool:
+    def _may(
+        self, operation: AdminOperation | MessageOperation, request: HttpRequest, conversation: Conversation
+    ) -> bool:
         may_do: bool = getattr(self, f"has_{operation.name}_permission")(request, conversation)
         return may_do and self.has_view_permission(request, conversation)
 
@@ -376,7 +378,7 @@ class ConversationAdmin(admin.ModelAdmin):
         self.message_user(request, done.words, messages.SUCCESS)
         return HttpResponseRedirect(self._url("change", done.conversation) + done.link)
 
-    def _operate_on_one(self, operation: Operation, request: HttpRequest, pk: str) -> HttpResponseBase:
+    def _operate_on_one(self, operation: AdminOperation, request: HttpRequest, pk: str) -> HttpResponseBase:
         conversation = self.get_object(request, pk)
         if conversation is None:
             return self._gone(request)
@@ -392,7 +394,7 @@ class ConversationAdmin(admin.ModelAdmin):
 
     def _operate(
         self,
-        operation: Operation,
+        operation: AdminOperation,
         request: HttpRequest,
         queryset: ConversationQuerySet,
         conversation: Conversation | None = None,

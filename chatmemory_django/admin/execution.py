@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from chatmemory_django import operations
 from chatmemory_django.admin.downloads import NotPossibleError
 from chatmemory_django.admin.message_operations import Done, MessageOperation
-from chatmemory_django.admin.operations import EXPORT, Operation
+from chatmemory_django.admin.operations import EXPORT, AdminOperation
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
@@ -34,7 +34,7 @@ PAGE = 1_000
 """Number of conversations that are logged or exported at a time."""
 
 
-def perform(operation: Operation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
+def perform(operation: AdminOperation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
     """Run *operation* on *conversations*. Return the number of successes, and an error message for each refusal."""
     refusals: list[str] = []
 

@@ -37,7 +37,7 @@ class Totals(NamedTuple):
         return cls(conversations.count(), *(sums[name] or 0 for name in ("messages", "remembered", "tokens")))
 
 
-class Operation:
+class AdminOperation:
     """An operation on conversations."""
 
     name: str
@@ -74,7 +74,7 @@ class Operation:
         raise NotImplementedError
 
 
-class Clear(Operation):
+class Clear(AdminOperation):
     """Empty the memory; the history remains, if the site keeps one."""
 
     name = "clear"
@@ -110,7 +110,7 @@ class Clear(Operation):
         ) % {"count": count}
 
 
-class Erase(Operation):
+class Erase(AdminOperation):
     """Delete the conversation with its memory and its history."""
 
     name = "delete"
@@ -153,7 +153,7 @@ class Erase(Operation):
         return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
 
 
-class Recount(Operation):
+class Recount(AdminOperation):
     """Count the tokens in the memory again."""
 
     name = "recount"
@@ -187,7 +187,7 @@ class Recount(Operation):
         ) % {"count": count}
 
 
-class Export(Operation):
+class Export(AdminOperation):
     """Export the conversations, in the form that the user chooses. It is logged before the first line is sent."""
 
     name = "export"
@@ -219,7 +219,7 @@ class Export(Operation):
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()
-OPERATIONS: tuple[Operation, ...] = (CLEAR, RECOUNT, EXPORT, ERASE)
+OPERATIONS: tuple[AdminOperation, ...] = (CLEAR, RECOUNT, EXPORT, ERASE)
 """All operations, in the order in which they are offered."""
 
 

@@ -20,7 +20,7 @@ from chatmemory_django.admin.downloads import NotPossibleError, message_as_opena
 from chatmemory_django.admin.figures import read_gauge, read_plot
 from chatmemory_django.admin.message_operations import SWITCH, MessageOperation
 from chatmemory_django.admin.navigation import ALL_BRANCHES, link_to, neighbours, on
-from chatmemory_django.admin.operations import SHOWN, Operation, Totals
+from chatmemory_django.admin.operations import SHOWN, AdminOperation, Totals
 from chatmemory_django.admin.search import search, wanted_in
 from chatmemory_django.admin.transcript import read_bubble, read_page
 from chatmemory_django.admin.wording import EXCERPT, shortened
@@ -131,7 +131,7 @@ def landing(request: HttpRequest, conversation: Conversation) -> tuple[str, int,
 
 
 def confirmation(
-    request: HttpRequest, operation: Operation, conversations: ConversationQuerySet, *, is_readable: bool
+    request: HttpRequest, operation: AdminOperation, conversations: ConversationQuerySet, *, is_readable: bool
 ) -> dict[str, Any]:
     """
     Return the context of the page that describes the effects of *operation* on *conversations* and confirms it.

@@ -18,7 +18,7 @@ MAX_EXPLAINED_SIZE = 8 * 1024 * 1024
 """... and of characters. For a larger memory, pages show the status of each row instead."""
 
 
-class Words(NamedTuple):
+class ReasonWords(NamedTuple):
     """A reason in a few words, and in a sentence."""
 
     short: str | Promise
@@ -41,47 +41,47 @@ def shows_changes(changes: Changes) -> None:
         _registered.append(changes)
 
 
-WORDS: dict[Reason, Words] = {
-    Reason.IN_WINDOW: Words(_("in the memory"), _("This message is sent to the model."), is_sent=True),
-    Reason.PINNED: Words(
+WORDS: dict[Reason, ReasonWords] = {
+    Reason.IN_WINDOW: ReasonWords(_("in the memory"), _("This message is sent to the model."), is_sent=True),
+    Reason.PINNED: ReasonWords(
         _("in the memory, pinned"),
         _("This system message is always sent to the model first."),
         is_sent=True,
     ),
-    Reason.SUMMARY: Words(
+    Reason.SUMMARY: ReasonWords(
         _("summary"),
         _("It summarizes messages that have left the memory, and is sent to the model after the system message."),
         is_sent=True,
     ),
-    Reason.REFILLED: Words(
+    Reason.REFILLED: ReasonWords(
         _("in the memory again"),
         _("It had left the memory, and came back: the window grew, or the conversation went on from an earlier place."),
         is_sent=True,
     ),
-    Reason.DOES_NOT_FIT: Words(
+    Reason.DOES_NOT_FIT: ReasonWords(
         _("does not fit the window"),
         _("It is in the memory, but the current window is too small for it, so it is not sent to the model."),
     ),
-    Reason.BEFORE_FIRST_USER: Words(
+    Reason.BEFORE_FIRST_USER: ReasonWords(
         _("before the first user message"),
         _("It is in the memory, but the settings require that the messages sent start with a user message."),
     ),
-    Reason.UNPAIRED_TOOL: Words(
+    Reason.UNPAIRED_TOOL: ReasonWords(
         _("unpaired tool call"),
         _("A tool call without its result, or a result without its call: the settings exclude these."),
     ),
-    Reason.EVICTED: Words(
+    Reason.EVICTED: ReasonWords(
         _("evicted"), _("It has left the memory: later messages needed the space, or the memory was cleared.")
     ),
-    Reason.SUMMARIZED: Words(
+    Reason.SUMMARIZED: ReasonWords(
         _("evicted, in the summary"),
         _("It has left the memory: later messages needed the space. The summary in the memory covers it."),
     ),
-    Reason.OFF_PATH: Words(
+    Reason.OFF_PATH: ReasonWords(
         _("on another branch"),
         _("The conversation continued from an earlier message. Other branches are not sent to the model."),
     ),
-    Reason.SUPERSEDED: Words(
+    Reason.SUPERSEDED: ReasonWords(
         _("superseded"),
         _(
             "It has left the memory: another system message replaced it, the memory was replaced, or the model did not "
@@ -90,7 +90,7 @@ WORDS: dict[Reason, Words] = {
     ),
 }
 
-IN_PART = Words(
+IN_PART = ReasonWords(
     _("in the memory, in part"),
     _("This message is sent to the model without its tool calls that have no result, as the settings require."),
     is_sent=True,
@@ -105,12 +105,12 @@ _OF_STATUS = {
 }
 
 
-def words_of(status: MemoryStatus) -> Words:
+def words_of(status: MemoryStatus) -> ReasonWords:
     """Return the explanation for the status of a row."""
     return WORDS[_OF_STATUS[status]]
 
 
-def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, Words]:
+def read_reasons(conversation: Conversation, reader: Reader) -> dict[int, ReasonWords]:
     """
     Return the explanation for each message that *reader* finds in the memory of *conversation*, by sequence.
 
@@ -142,7 +142,7 @@ def explains_others(conversation: Conversation, reader: Reader) -> bool:
         return False
 
 
-def _words(explained: Explained, changes: Sequence[Mapping[int, Sequence[str | Promise]]]) -> Words:
+def _words(explained: Explained, changes: Sequence[Mapping[int, Sequence[str | Promise]]]) -> ReasonWords:
     is_part = explained.is_sent and explained.sent is not explained.message
     sentences = [each for of in changes for each in of.get(explained.sequence, ())]
     return (IN_PART if is_part else WORDS[explained.reason])._replace(changes=sentences)

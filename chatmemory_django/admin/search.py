@@ -22,7 +22,7 @@ MAX_WANTED = 200
 
 
 @dataclass(kw_only=True)
-class Hit:
+class ShownHit:
     """A message that matches the search."""
 
     bubble: Bubble
@@ -40,7 +40,7 @@ class Hits:
     """A page of hits."""
 
     wanted: str
-    hits: list[Hit]
+    hits: list[ShownHit]
     before: int | None
     """More hits may come before this sequence; None if there are none."""
 
@@ -70,7 +70,7 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
     found = list(rows.with_status().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
     shown = conversation.messages.filter(sequence__in=[row.sequence for row in found[:HITS]])
     snippets = shown.snippets(wanted)
-    hits = [Hit(bubble=Bubble.of(row), parts=_parts(snippets.get(row.pk))) for row in found[:HITS]]
+    hits = [ShownHit(bubble=Bubble.of(row), parts=_parts(snippets.get(row.pk))) for row in found[:HITS]]
     if len(found) > HITS:
         return Hits(wanted=wanted, hits=hits, before=found[HITS - 1].sequence)
     return Hits(wanted=wanted, hits=hits, before=start if start > 1 else None)

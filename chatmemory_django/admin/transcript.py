@@ -14,7 +14,7 @@ from typing import Any
 from django.db.models import BooleanField, Case, ExpressionWrapper, Q, QuerySet, When
 from django.db.models.functions import Length
 
-from chatmemory_django.admin.bubbles import Bubble, Part
+from chatmemory_django.admin.bubbles import Bubble, ShownPart
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.navigation import PAGE, has_branches, shown
 from chatmemory_django.admin.reasons import WORDS, explains_others, read_reasons
@@ -189,7 +189,7 @@ def _read(bubble: Bubble, whole: Message | None, markdown: Markdown) -> ChatMess
     row = bubble.row
     if whole is None and not _is_short(row):
         bubble.is_omitted = True
-        bubble.parts = [] if row.short_text is None else [Part(text=excerpt(row.short_text))]
+        bubble.parts = [] if row.short_text is None else [ShownPart(text=excerpt(row.short_text))]
         return None
     text, payload = (row.short_text, None) if whole is None else (whole.text, whole.payload)
     bubble.fill_metadata(None if whole is None else whole.metadata)

@@ -11,25 +11,25 @@ from chatmemory_django.admin.reasons import shows_changes
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.admin import ModelCallAdmin
 from chatmemory_django.chat.named import configured
-from chatmemory_django.chat.outgoing import Change, with_changes
+from chatmemory_django.chat.outgoing import Difference, with_changes
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.models import Conversation
 
 __all__ = ["ModelCallAdmin"]
 
 CHANGES: Mapping[str, Promise] = {
-    Change.MOVED: _("It is sent at another place."),
-    Change.MERGED: _("It is sent as a part of the message before it."),
-    Change.LEFT_OUT: _("It is not sent: it is blank, or a result without a call."),
-    Change.INSERTED: _("A constant text is inserted beside it."),
-    Change.CALL_ID: _("Its call has another id."),
-    Change.NAME: _("A tool, or the author, has another name."),
-    Change.ARGUMENTS: _("The arguments of a call are put into a JSON object."),
-    Change.BLANK: _("A blank text is left out or replaced."),
-    Change.FILE: _("A note takes the place of a file."),
-    Change.TEXT: _("A call, or a result, is sent as a text."),
-    Change.SPLIT: _("Its calls are sent one at a time."),
-    Change.THINKING: _("What its vendor sent with it is only sent with an earlier message."),
+    Difference.MOVED: _("It is sent at another place."),
+    Difference.MERGED: _("It is sent as a part of the message before it."),
+    Difference.LEFT_OUT: _("It is not sent: it is blank, or a result without a call."),
+    Difference.INSERTED: _("A constant text is inserted beside it."),
+    Difference.CALL_ID: _("Its call has another id."),
+    Difference.NAME: _("A tool, or the author, has another name."),
+    Difference.ARGUMENTS: _("The arguments of a call are put into a JSON object."),
+    Difference.BLANK: _("A blank text is left out or replaced."),
+    Difference.FILE: _("A note takes the place of a file."),
+    Difference.TEXT: _("A call, or a result, is sent as a text."),
+    Difference.SPLIT: _("Its calls are sent one at a time."),
+    Difference.THINKING: _("What its vendor sent with it is only sent with an earlier message."),
 }
 
 

@@ -24,7 +24,6 @@ except ImportError as exc:
 
 from django.template import Context, Template
 from django.utils.functional import Promise
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
@@ -59,11 +58,11 @@ from chatmemory_django.core.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.usage import TokenUsage
 from chatmemory_django.core.windows import Window
-from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
+from chatmemory_django.private import private
 from chatmemory_django.provider import get_chat_memory, refilling
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
@@ -268,7 +267,7 @@ class Assistant:
     def chat(
         self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
     ) -> _T: ...
-    @sensitive_variables()
+    @private
     def chat(self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]) -> Any:
         """
         Return the answer: its text or, if *returns* is another type that pydantic supports, a value of that type.
@@ -281,7 +280,7 @@ class Assistant:
             yield self.model.chat(request)
 
         with observing.Operation("answer", assistant=self):
-            events = private(self._stream(ask, memory_id, message, options, answer))
+            events = self._stream(ask, memory_id, message, options, answer)
             pending = [event for event in events if isinstance(event, ApprovalRequested)]
         if pending:
             raise ApprovalRequiredError(pending)
@@ -293,7 +292,7 @@ class Assistant:
     async def achat(
         self, memory_id: object, message: UserInput, *, returns: type[_T], **options: Unpack[ChatOptions]
     ) -> _T: ...
-    @sensitive_variables()
+    @private
     async def achat(
         self, memory_id: object, message: UserInput, *, returns: Any = str, **options: Unpack[ChatOptions]
     ) -> Any:
@@ -304,7 +303,7 @@ class Assistant:
             yield await self.model.achat(request)
 
         with observing.Operation("answer", assistant=self):
-            events = aprivate(self._astream(ask, memory_id, message, options, answer))
+            events = self._astream(ask, memory_id, message, options, answer)
             pending = [event async for event in events if isinstance(event, ApprovalRequested)]
         if pending:
             raise ApprovalRequiredError(pending)
@@ -314,15 +313,13 @@ class Assistant:
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> Generator[AssistantEvent, None, None]:
         """Yield the answer as it is generated. Its text is stored at the end; closing the generator cancels it."""
-        events = private(self._stream(self.model.stream, memory_id, message, options, Text()))
-        return observed(events, self)
+        return observed(self._stream(self.model.stream, memory_id, message, options, Text()), self)
 
     def astream(
         self, memory_id: object, message: UserInput, **options: Unpack[ChatOptions]
     ) -> AsyncGenerator[AssistantEvent, None]:
         """Yield what ``stream`` yields."""
-        events = aprivate(self._astream(self.model.astream, memory_id, message, options, Text()))
-        return aobserved(events, self)
+        return aobserved(self._astream(self.model.astream, memory_id, message, options, Text()), self)
 
     def response(
         self,
@@ -383,6 +380,7 @@ class Assistant:
             is_others=lambda asked: not may_decide(own.get("owner"), asked.approve_by),
         )
 
+    @private
     def _stream(
         self,
         ask: Callable[[ChatRequest], Generator[ChatEvent, None, None]],
@@ -395,6 +393,7 @@ class Assistant:
         exchange = self.begin(memory_id, message, options, answer, lease)
         yield from in_this_thread(self._answered(exchange, way, lease, memory_id, options, answer))
 
+    @private
     async def _astream(
         self,
         ask: Callable[[ChatRequest], AsyncGenerator[ChatEvent, None]],

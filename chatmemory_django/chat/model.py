@@ -14,12 +14,9 @@ from enum import StrEnum
 from typing import Any, Literal, Self, TypeAlias, overload
 from uuid import UUID
 
-from django.views.decorators.debug import sensitive_variables
-
 from chatmemory_django.chat.outgoing.rules import Rules
-from chatmemory_django.chat.surrogates import Halves, whole
+from chatmemory_django.chat.surrogates import Halves, with_whole_characters
 from chatmemory_django.core.usage import TokenUsage as TokenUsage  # a public name of this module
-from chatmemory_django.db.private import aprivate, empty_frames, private
 from chatmemory_django.db.threads import from_thread, in_own_thread
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
@@ -29,6 +26,7 @@ from chatmemory_django.messages import (
     UserMessage,
     checked_messages,
 )
+from chatmemory_django.private import private
 
 
 class FinishReason(StrEnum):
@@ -323,16 +321,12 @@ class ChatModel(ABC):
     def chat(self, first: ChatRequest | Iterable[ChatMessage], /) -> ChatResponse: ...
     @overload
     def chat(self, first: ChatMessage, /, *others: ChatMessage) -> ChatResponse: ...
-    @sensitive_variables()
+    @private
     def chat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return a str for a str; return a ``ChatResponse`` for messages, a list of messages or a request."""
-        try:
-            response = whole(self.do_chat(to_request(first, *others)))
-        except Exception as exc:
-            empty_frames(exc)
-            raise
+        response = with_whole_characters(self.do_chat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     @overload
@@ -341,29 +335,25 @@ class ChatModel(ABC):
     async def achat(self, first: ChatRequest | Iterable[ChatMessage], /) -> ChatResponse: ...
     @overload
     async def achat(self, first: ChatMessage, /, *others: ChatMessage) -> ChatResponse: ...
-    @sensitive_variables()
+    @private
     async def achat(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> str | ChatResponse:
         """Return what ``chat`` returns."""
-        try:
-            response = whole(await self.do_achat(to_request(first, *others)))
-        except Exception as exc:
-            empty_frames(exc)
-            raise
+        response = with_whole_characters(await self.do_achat(to_request(first, *others)))
         return _text_of(response) if isinstance(first, str) else response
 
     def stream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> Generator[ChatEvent, None, None]:
         """Yield the answer as it is generated, the ``ChatResponse`` last. Closing the generator ends the call."""
-        return private(_stream(self.do_stream(to_request(first, *others))))
+        return _stream(self.do_stream(to_request(first, *others)))
 
     def astream(
         self, first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yield what ``stream`` yields."""
-        return aprivate(_astream(self.do_astream(to_request(first, *others))))
+        return _astream(self.do_astream(to_request(first, *others)))
 
 
 def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /, *others: ChatMessage) -> ChatRequest:
@@ -381,6 +371,7 @@ def to_request(first: str | ChatRequest | Iterable[ChatMessage] | ChatMessage, /
     return ChatRequest(messages=(first, *others))
 
 
+@private
 def _stream(events: Generator[ChatEvent, None, None]) -> Generator[ChatEvent, None, None]:
     halves: Halves[Any] = Halves()
     with closing(events):
@@ -388,6 +379,7 @@ def _stream(events: Generator[ChatEvent, None, None]) -> Generator[ChatEvent, No
             yield from _joined(event, halves)
 
 
+@private
 async def _astream(events: AsyncGenerator[ChatEvent, None]) -> AsyncGenerator[ChatEvent, None]:
     halves: Halves[Any] = Halves()
     async with aclosing(events):
@@ -408,11 +400,11 @@ def _joined(event: ChatEvent, halves: Halves[Any]) -> Iterator[ChatEvent]:
         case PartialToolCall():
             arguments = halves.join(event.index, event.arguments)
             if arguments or event.id or event.name or not event.arguments:
-                yield whole(replace(event, arguments=arguments))
+                yield with_whole_characters(replace(event, arguments=arguments))
         case ChatResponse():
             for kind, text in halves.left():
                 yield PartialToolCall(kind, arguments=text) if isinstance(kind, int) else kind(text)
-            yield whole(event)
+            yield with_whole_characters(event)
 
 
 def _text_of(response: ChatResponse) -> str:

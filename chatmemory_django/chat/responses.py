@@ -28,9 +28,9 @@ from chatmemory_django.chat.approvals import ApprovalRequested
 from chatmemory_django.chat.model import InvalidRequestError, UnsupportedFileError
 from chatmemory_django.core.limits import is_storable, memory_key
 from chatmemory_django.db.contexts import ThreadContext, continued, in_context
-from chatmemory_django.db.private import aprivate, private
 from chatmemory_django.db.threads import all_afterwards, close_with, context_of, in_thread, made_in
 from chatmemory_django.messages import TextContent, UserMessage
+from chatmemory_django.private import private
 from chatmemory_django.stores.base import BusyError
 
 Protocol: TypeAlias = Literal["text", "sse", "ui"]
@@ -105,7 +105,7 @@ class AnswerResponse(StreamingHttpResponse):
     def _render(self) -> Any:
         if self._is_rendered:
             return self
-        pieces = private(in_this_thread(self._written.pieces(_awaited(self._asked), _at_once(self._is_others))))
+        pieces = in_this_thread(self._written.pieces(_awaited(self._asked), _at_once(self._is_others)))
         pieces = continued(pieces, ThreadContext.of(self._request))
         try:
             self._check()
@@ -120,7 +120,7 @@ class AnswerResponse(StreamingHttpResponse):
         """See ``render``. Under WSGI, the answer is complete then, as its event loop ends with the view."""
         if self._is_rendered:
             return self
-        pieces = aprivate(self._written.pieces(self._aasked, _in_thread(self._is_others)))
+        pieces = self._written.pieces(self._aasked, _in_thread(self._is_others))
         if (context := await context_of(self._request)) is not None:
             pieces = made_in(context, pieces)
         try:
@@ -192,6 +192,7 @@ class _Written:
         self._ui = UiStream(answer_id)
         self._has_text = False
 
+    @private
     async def pieces(
         self,
         asked: Callable[[], AsyncGenerator[AssistantEvent, None]],

@@ -42,23 +42,23 @@ class Halves(Generic[_T]):
             yield kind, storable(half)
 
 
-def whole(value: _T) -> _T:
+def with_whole_characters(value: _T) -> _T:
     """Return *value*, a message, a dataclass or JSON, with whole characters in all of its texts."""
     try:
         is_whole = b"\\u0000" not in _encode(value)
     except (TypeError, ValueError, OverflowError):  # a lone half is a ValueError; the others are not JSON
         is_whole = False
-    return value if is_whole else _whole(value)
+    return value if is_whole else _with_whole_characters(value)
 
 
-def _whole(value: Any) -> Any:
+def _with_whole_characters(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, Mapping):
-        return Attributes({_whole(name): _whole(each) for name, each in value.items()})
+        return Attributes({_with_whole_characters(name): _with_whole_characters(each) for name, each in value.items()})
     if isinstance(value, list | tuple):
-        return type(value)(_whole(each) for each in value)
-    fields = {name: _whole(each) for name, each in _fields(value).items()}
+        return type(value)(_with_whole_characters(each) for each in value)
+    fields = {name: _with_whole_characters(each) for name, each in _fields(value).items()}
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.replace(value, **fields)
     return dataclasses.replace(value, **fields) if fields else value

@@ -15,17 +15,16 @@ import pydantic
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.utils.functional import Promise
-from django.views.decorators.debug import sensitive_variables
 from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django import observing
 from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER, ToolSpecification
-from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import UNRAISABLE, in_slow_thread
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models.columns import to_columns
+from chatmemory_django.private import private, to_log
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class Tool:
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
-    @sensitive_variables()
+    @private
     def approver(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> str | None:
         """Return for whom *call* waits before it runs, see *approve_by*, or ``CLIENT``; None if for nobody."""
         if not self.may_wait:
@@ -191,7 +190,7 @@ class Tool:
         result = self._call(call, context) if self.is_async else await in_slow_thread(self._call, call, context)
         return result if isinstance(result, ToolExecutionResultMessage) else await _awaited(call, result)
 
-    @sensitive_variables()
+    @private
     def _call(
         self, call: ToolExecutionRequest, context: Mapping[str, Any]
     ) -> ToolExecutionResultMessage | Awaitable[Any]:
@@ -335,7 +334,7 @@ def _described(hint: Any, description: str | None) -> Any:
     return Annotated[own[0], pydantic.Field(description=description), *own[1:]]
 
 
-@sensitive_variables()
+@private
 async def _awaited(call: ToolExecutionRequest, returned: Awaitable[Any]) -> ToolExecutionResultMessage:
     """Return the result of *call*, for which the function *returned* something awaitable."""
     try:
@@ -373,11 +372,10 @@ def _plain(value: object) -> str:
 
 def _failed(call: ToolExecutionRequest, error: BaseException) -> ToolExecutionResultMessage:
     observing.note("failed", error=error)
-    empty_frames(error)
     is_readable = isinstance(error, READABLE) and not isinstance(error, OSError)
     text = _text(error) if is_readable else ""
     if not is_readable:
-        logger.error("The tool %r failed.", call.name, exc_info=error)
+        logger.error("The tool %r failed.", call.name, exc_info=to_log(error))
     message = ToolExecutionResultMessage.from_request(
         call, text or f"The tool failed: {type(error).__name__}.", is_error=True
     )

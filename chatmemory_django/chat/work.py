@@ -33,10 +33,10 @@ from chatmemory_django.chat.runs.answers import AWAY
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
-from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import afterwards, raisable
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.private import empty_frames
 from chatmemory_django.stores.base import LeaseLostError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Excerpts of texts, with the matches of a search marked."""
+"""The terms of a search, parsed from what a user typed, and excerpts of texts, in which its matches are marked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from chatmemory_django.core.terms import terms_of
+MAX_SEARCH = 255
+"""How many characters of a search are used."""
+
+MAX_TERMS = 8
+"""How many terms of a search are used."""
+
+_TERM = re.compile(r'"([^"]+)"(?!\S)|(\S+)')
 
 ELLIPSIS = "…"
 """Marks where an excerpt was cut."""
@@ -26,6 +32,17 @@ class Snippet(NamedTuple):
 
     def __str__(self) -> str:
         return "".join(part for part, _ in self.parts)
+
+
+def terms_of(text: str) -> tuple[str, ...]:
+    """
+    Return the terms that a text must all contain to match a search for *text*.
+
+    Terms are words, and phrases in quotation marks, spaces included. No other character has a special meaning.
+    """
+    found = (phrase or word for phrase, word in _TERM.findall(text[:MAX_SEARCH]))
+    different = {term.casefold(): term for term in found if term.strip()}
+    return tuple(different.values())[:MAX_TERMS]
 
 
 def snippet(

@@ -73,7 +73,7 @@ class Reader(Protocol):
         """Return *messages* as the LLM receives them."""
 
 
-class Stored(Protocol):
+class StoredMessage(Protocol):
     """A message of a conversation as a store has it; ``models.Message`` documents the attributes."""
 
     @property
@@ -106,7 +106,7 @@ class Stored(Protocol):
 
 
 class Uncounted(NamedTuple):
-    """A message of a store that has no rows, see ``Stored``."""
+    """A message of a store that has no rows, see ``StoredMessage``."""
 
     sequence: int
     chat_message: ChatMessage
@@ -117,7 +117,7 @@ class Uncounted(NamedTuple):
     superseded: bool = False
 
 
-StoredT = TypeVar("StoredT", bound=Stored)
+StoredT = TypeVar("StoredT", bound=StoredMessage)
 
 
 class Measured(NamedTuple, Generic[StoredT]):

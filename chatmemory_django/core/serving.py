@@ -28,6 +28,5 @@ def serving(memory: Served) -> Iterator[None]:
         _served.reset(token)
 
 
-def served() -> Served | None:
-    """Return the memory that is served now, or None."""
-    return _served.get()
+served = _served.get
+"""Returns the memory that is served now, or None."""

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from django.db import connections
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import observing
+from chatmemory_django.private import private
 
 KEPT_CALLS = 100
 """After how many calls a thread closes its connections even if more wait, as behind a crowd that does not end."""
@@ -78,7 +78,6 @@ class Background(Executor):
         self._executor.submit(self._work)
         return call.future
 
-    @sensitive_variables()
     def _work(self) -> None:
         """Make the calls that wait, until there are none."""
         made, call = 0, self._next()
@@ -110,7 +109,7 @@ class Background(Executor):
                 return call
 
 
-@sensitive_variables()
+@private
 def _outcome(function: Callable[[], _R]) -> tuple[_R | None, BaseException | None]:
     """Return the value of *function*, or its error, in whose traceback is no frame that sees the next call."""
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -31,20 +32,32 @@ def sees_committed(connection: BaseDatabaseWrapper) -> bool:
     return connection.get_autocommit() and not connection.in_atomic_block and not sees_otherwise(connection)
 
 
-@dataclass(frozen=True)
-class _Lock:
-    """What a transaction calls when it is committed, and drops when it is rolled back: a note that it locked *key*."""
-
-    key: str
+class _Note:
+    """What a transaction would call at its commit. That, or a rollback to before it, drops the only reference to it."""
 
     def __call__(self) -> None:
-        pass
+        """Do nothing."""
+
+
+_notes: WeakValueDictionary[tuple[int, Hashable], _Note] = WeakValueDictionary()
+
+
+def note(connection: BaseDatabaseWrapper, what: Hashable) -> None:
+    """Note *what* of the transaction of *connection*, which is so until its end."""
+    if not is_noted(connection, what):
+        _notes[id(connection), what] = noted = _Note()
+        transaction.on_commit(noted, using=connection.alias)
+
+
+def is_noted(connection: BaseDatabaseWrapper, what: Hashable) -> bool:
+    """Return whether *what* was noted of the transaction of *connection*."""
+    return (id(connection), what) in _notes
 
 
 def note_lock(connection: BaseDatabaseWrapper, key: str) -> None:
     """Note that the transaction of *connection* has locked the conversation *key*, if its reads depend on that."""
-    if sees_otherwise(connection) and not has_locked(connection, key):
-        transaction.on_commit(_Lock(key), using=connection.alias)
+    if sees_otherwise(connection):
+        note(connection, ("locked", key))
 
 
 def has_locked(connection: BaseDatabaseWrapper, key: str) -> bool:
@@ -54,7 +67,7 @@ def has_locked(connection: BaseDatabaseWrapper, key: str) -> bool:
     Then a plain SELECT may mix what it has written with what others had written before its first read. One that locks
     returns all as it is now, and waits for nobody.
     """
-    return any(_Lock(key) in call for call in connection.run_on_commit)
+    return is_noted(connection, ("locked", key))
 
 
 def as_now(rows: _Q) -> _Q:

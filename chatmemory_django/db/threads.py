@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf
 from chatmemory_django.db.background import Background
 from chatmemory_django.db.contexts import ThreadContext, current, in_context
-from chatmemory_django.db.private import empty_frames
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, StreamingHttpResponse
@@ -73,7 +72,7 @@ def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-@sensitive_variables()
+@private
 async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """
     Call *function*, which may use the database, without blocking the event loop.
@@ -83,21 +82,16 @@ async def in_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwa
     return await _in_thread(background, partial(function, *args, **kwargs))
 
 
-@sensitive_variables()
+@private
 async def in_thread_last(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """Call *function* like ``in_thread``, in the background after all other calls: for what is new."""
     return await _in_thread(lambda: background().new, partial(function, *args, **kwargs))
 
 
-@sensitive_variables()
 async def _in_thread(executor: Callable[[], Executor], function: Callable[[], _R]) -> _R:
-    try:
-        if not _in_background.get():
-            return await _call_here(function)
-        return await to_its_end(_call_in(executor(), _call, function))
-    except Exception as exc:
-        empty_frames(exc)
-        raise
+    if not _in_background.get():
+        return await _call_here(function)
+    return await to_its_end(_call_in(executor(), _call, function))
 
 
 async def to_its_end(call: Awaitable[_R]) -> _R:
@@ -329,7 +323,7 @@ def _slow() -> ThreadPoolExecutor:
 
 
 @sync_to_async(thread_sensitive=True)  # created once, which takes as long as a hop
-@sensitive_variables()
+@private
 def _call_here(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return raisable(in_context(function))(*args, **kwargs)
 
@@ -345,12 +339,12 @@ def _close_connections(but: Collection[str] = ()) -> None:
             connection.close()
 
 
-@sensitive_variables()
+@private
 def _call(function: Callable[[], _R]) -> _R:
     return raisable(in_context(function))()
 
 
-@sensitive_variables()
+@private
 def _call_and_leave(function: Callable[[], _R]) -> _R:
     try:
         return _call(function)

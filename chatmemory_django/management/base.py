@@ -62,9 +62,9 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(str(exc)) from exc
 
     def conversations(
-        self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None
+        self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None, **others: object
     ) -> ConversationQuerySet:
-        """Return the conversations that the options select."""
+        """Return the conversations that the options of a command select; *others* are those that select none."""
         owner = None if user is None else self.user(user)
         hints = {} if owner is None else {"owner_key": str(owner.pk)}
         conversations = Conversation.objects.using(database or router.db_for_write(Conversation, **hints))
@@ -86,12 +86,12 @@ class ConversationsCommand(BaseCommand):
         except users.DoesNotExist:
             raise CommandError(f"There is no user {name!r}.") from None
 
-    def progress(self, noun: str, total: int | None, verbosity: int) -> Progress:
+    def progress(self, noun: str, total: int | None, verbosity: int) -> ProgressBar:
         """Return the progress of the command, out of *total* or of an unknown number."""
-        return Progress(self.stderr, noun, total, is_shown=verbosity > 0)
+        return ProgressBar(self.stderr, noun, total, is_shown=verbosity > 0)
 
 
-class Progress:
+class ProgressBar:
     """The progress of a command: a bar on a terminal, otherwise an occasional line."""
 
     def __init__(self, stream: OutputWrapper, noun: str, total: int | None, *, is_shown: bool = True) -> None:

@@ -15,6 +15,7 @@ from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.turns import Begun, Persist, Turn
 from chatmemory_django.messages import ChatMessage, NewMessage, checked_messages
+from chatmemory_django.private import private
 from chatmemory_django.stores.base import (
     Appended,
     AppendOptions,
@@ -100,6 +101,7 @@ class ChatMemory(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
 
+    @private
     def add(self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False) -> list[int]:
         """
         Add *messages* at the end, all or none, and evict what no longer fits.
@@ -113,7 +115,6 @@ class ChatMemory(ABC):
         Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
         key of the existing one.
         """
-        __traceback_hide__ = True
         if not messages:
             return []
         appended = self._append(messages, after=after, repeats=repeats)
@@ -134,12 +135,7 @@ class ChatMemory(ABC):
         conversation: object = None,
         **options: Unpack[AppendOptions],
     ) -> Appended:
-        """
-        Add *messages*, and warn if none of them fits; turns call this, too.
-
-        Here and elsewhere in this package, ``__traceback_hide__`` keeps messages out of Django's error reports.
-        """
-        __traceback_hide__ = True
+        """Add *messages*, and warn if none of them fits; turns call this, too."""
         appended = self.store.append_messages(self.id, messages, self.window(), conversation=conversation, **options)
         eviction = appended.eviction
         if observing.observers and eviction.evicted:
@@ -154,9 +150,9 @@ class ChatMemory(ABC):
             )
         return appended
 
+    @private
     def set(self, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory with those of *messages* that fit. No system message is moved or replaced."""
-        __traceback_hide__ = True
         self.store.replace_messages(self.id, checked_messages(messages), self.window())
 
     def messages(self) -> list[ChatMessage]:
@@ -255,11 +251,11 @@ class ChatMemory(ABC):
         """Clear the memory."""
         self.store.delete_messages(self.id)
 
+    @private
     async def aadd(
         self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False
     ) -> list[int]:
         """See ``add``."""
-        __traceback_hide__ = True
         if not messages:
             return []
         appended = await self.store.run(self._append, messages, after=after, repeats=repeats)
@@ -267,9 +263,9 @@ class ChatMemory(ABC):
             await self._aafter_eviction()
         return appended.keys
 
+    @private
     async def aset(self, messages: Iterable[ChatMessage]) -> None:
         """See ``set``."""
-        __traceback_hide__ = True
         await self.store.run(self.set, messages)
 
     async def amessages(self) -> list[ChatMessage]:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from chatmemory_django.core.tool_calls import has_open_calls
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
+from chatmemory_django.private import private
 from chatmemory_django.stores.base import Appended, AppendOptions, CallRecords, ChatMemoryStore, Phase
 
 Persist: TypeAlias = Literal["late", "early"]
@@ -106,7 +107,7 @@ class Turn:
         """The messages to send now: the memory as it was when the turn began, and what the turn has added since."""
         return self._memory.readable(self._with_added(self._begun()).messages())
 
-    def whole(self) -> tuple[Eviction, int]:
+    def unevicted(self) -> tuple[Eviction, int]:
         """Return the same memory, from which nothing has left to make room, and the key of the turn's first message."""
         begun = self._begun()
         begun.keeps_from = NOTHING_LEAVES
@@ -145,6 +146,7 @@ class Turn:
         """Write *calls* in the transaction of the turn's next write, if the store can and there is any."""
         self._calls = calls
 
+    @private
     def add(self, *messages: ChatMessage | NewMessage) -> None:
         """
         Add *messages* to the turn; see ``ChatMemory.add``.
@@ -152,7 +154,6 @@ class Turn:
         They are stored when the turn ends; early turns store user messages at once. If that fails, the turn is
         unchanged, and they can be added again.
         """
-        __traceback_hide__ = True
         self._begun()
         given = new_messages(messages)
         new = self._failed[1] if given == self._failed[0] else self._named(given)
@@ -169,9 +170,9 @@ class Turn:
             self._unwritten += new
         self._unseen += (each.message for each in new)
 
+    @private
     async def aadd(self, *messages: ChatMessage | NewMessage) -> None:
         """See ``add``. Only early turns have anything to wait for."""
-        __traceback_hide__ = True
         await self._memory.store.run(self.add, *messages)
 
     def end(self) -> None:
@@ -232,7 +233,6 @@ class Turn:
             self._write(phase)
 
     def _save(self, phase: Phase, calls: CallRecords | None) -> list[int]:
-        __traceback_hide__ = True
         new = self._unwritten
         after = self._after if phase != "open" or self._after is None else (self._stored or [self._after])[-1]
         keys = self._store(new, after=after, phase=phase, turn=self._stored, calls=calls)
@@ -247,6 +247,7 @@ class Turn:
             self._after = None  # the turn's own messages are the newest now
         return keys
 
+    @private
     def _write(self, phase: Phase) -> None:
         calls, self._calls = self._calls, None  # if this fails, the caller records them
         if self._beside is None:
@@ -273,7 +274,6 @@ class Turn:
         return [each if each.client_message_id else replace(each, client_message_id=token_hex(16)) for each in given]
 
     def _store(self, new: Sequence[NewMessage], **options: Unpack[AppendOptions]) -> list[int]:
-        __traceback_hide__ = True
         options["is_retry"], self._is_retry = self._is_retry, True
         self._note(self._begun())
         options["costs"] = [self._cost(each.message) for each in new]

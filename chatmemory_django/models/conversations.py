@@ -32,6 +32,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
+from chatmemory_django.core.excerpts import terms_of
 from chatmemory_django.core.limits import (
     MAX_ASSISTANT_LENGTH,
     MAX_COUNTER_LENGTH,
@@ -40,7 +41,6 @@ from chatmemory_django.core.limits import (
     is_storable,
 )
 from chatmemory_django.core.reasons import Reader, Remembered
-from chatmemory_django.core.terms import terms_of
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import aware, to_moment

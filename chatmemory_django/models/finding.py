@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from django.db.models import BooleanField, F, FloatField, Lookup, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Concat, Left, Length, NullIf, Replace, StrIndex, Upper
 
-from chatmemory_django.core.terms import terms_of
+from chatmemory_django.core.excerpts import terms_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -15,9 +15,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.core.branches import Tree
-from chatmemory_django.core.excerpts import MAX_EXCERPTED, Snippet, snippet
+from chatmemory_django.core.excerpts import MAX_EXCERPTED, Snippet, snippet, terms_of
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_COUNTER_LENGTH, is_storable
-from chatmemory_django.core.terms import terms_of
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.row_codec import Coder, EncryptedError, Stored

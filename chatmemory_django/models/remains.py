@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
+from chatmemory_django.db.isolation import is_noted, note
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import message_codec
 from chatmemory_django.models.copies import outliving
@@ -114,16 +115,12 @@ def delete_rows(using: str, keys: Collection[int]) -> tuple[int, dict[str, int]]
 
 def note_own(using: str) -> None:
     """Note that the transaction was begun to erase conversations, not by the caller: it may leave rows."""
-    transaction.on_commit(_may_leave, using=using)
-
-
-def _may_leave() -> None:
-    pass  # only to be found until the transaction ends
+    note(connections[using], note_own)
 
 
 def can_leave(using: str) -> bool:
     """Return whether the transaction may leave rows, see ``note_own``."""
-    return any(_may_leave in call for call in connections[using].run_on_commit)
+    return is_noted(connections[using], note_own)
 
 
 def leave_rows(using: str, key: int) -> None:

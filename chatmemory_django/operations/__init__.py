@@ -15,7 +15,7 @@ from chatmemory_django.operations.checking import Finding, check
 from chatmemory_django.operations.clearing import clear
 from chatmemory_django.operations.each import Each, Refused, WindowOf
 from chatmemory_django.operations.erasing import Receipt, erase
-from chatmemory_django.operations.examining import Rule
+from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.jsonl import (
@@ -36,13 +36,13 @@ __all__ = [
     "Each",
     "Finding",
     "ImportLimits",
+    "Invariant",
     "JsonLinesError",
     "MemoryIdTakenError",
     "NoCounterError",
     "Pruned",
     "Receipt",
     "Refused",
-    "Rule",
     "WindowOf",
     "afork",
     "annotate",

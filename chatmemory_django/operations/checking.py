@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.each import Each, WindowOf
-from chatmemory_django.operations.examining import Examination, Rule
+from chatmemory_django.operations.examining import Examination, Invariant
 from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, write
 
 
@@ -18,7 +18,7 @@ class Finding(NamedTuple):
     """A broken rule and how it is broken; *detail* never repeats message text."""
 
     memory_id: str
-    rule: Rule
+    rule: Invariant
     detail: str
     is_repaired: bool = False
 

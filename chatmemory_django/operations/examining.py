@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import BooleanField, ExpressionWrapper
 
@@ -18,7 +18,7 @@ from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.whole import messages_of, pages
 
 
-class Rule(StrEnum):
+class Invariant(StrEnum):
     """The invariants. Each is named after the column, or the thing, that it concerns."""
 
     SEQUENCE = "sequence"
@@ -79,77 +79,83 @@ class Examination:
             *self._broken_window(window_of(conversation.memory_id)),
         ]
 
-    def _broken_places(self) -> Iterator[tuple[Rule, str]]:
+    def _broken_places(self) -> Iterator[tuple[Invariant, str]]:
         conversation, rows = self.conversation, self._rows
         end = conversation.next_sequence
         if rows.outside:
-            yield Rule.SEQUENCE, f"{rows.outside} rows have a sequence outside of the range from 1 to {end - 1}."
+            yield Invariant.SEQUENCE, f"{rows.outside} rows have a sequence outside of the range from 1 to {end - 1}."
         if not 1 <= conversation.window_start <= end:
-            yield Rule.WINDOW_START, f"It is {conversation.window_start}, but next_sequence is {end}."
+            yield Invariant.WINDOW_START, f"It is {conversation.window_start}, but next_sequence is {end}."
         if conversation.pinned_sequence is not None and rows.pinned != PINNED:
-            yield Rule.PINNED, f"It is {conversation.pinned_sequence}, and that row {rows.pinned}."
+            yield Invariant.PINNED, f"It is {conversation.pinned_sequence}, and that row {rows.pinned}."
         if rows.unreadable:
-            yield Rule.CONTENT, f"{rows.unreadable} rows do not hold a message; the first is {rows.first_unreadable}."
+            yield (
+                Invariant.CONTENT,
+                f"{rows.unreadable} rows do not hold a message; the first is {rows.first_unreadable}.",
+            )
 
-    def _broken_memory(self) -> Iterator[tuple[Rule, str]]:
+    def _broken_memory(self) -> Iterator[tuple[Invariant, str]]:
         conversation, rows = self.conversation, self._rows
         are_all_there = rows.in_history + rows.not_in_history == conversation.next_sequence - 1
         if rows.systems > 1 and are_all_there and not rows.may_be_set:
-            yield Rule.SYSTEM_MESSAGE, f"The memory has {rows.systems}, which were added one by one."
+            yield Invariant.SYSTEM_MESSAGE, f"The memory has {rows.systems}, which were added one by one."
         missing = conversation.memory_messages - rows.in_memory
         if missing > 0 and rows.in_window < conversation.next_sequence - conversation.window_start:
-            yield Rule.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
+            yield Invariant.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
 
-    def _broken_branches(self) -> Iterator[tuple[Rule, str]]:
+    def _broken_branches(self) -> Iterator[tuple[Invariant, str]]:
         conversation, rows = self.conversation, self._rows
         end, head, claims = conversation.next_sequence, conversation.parent_sequence, rows.claims
         if head is not None and head >= end:
-            yield Rule.PARENT, f"It is {head}, but next_sequence is {end}."
+            yield Invariant.PARENT, f"It is {head}, but next_sequence is {end}."
         if rows.with_wrong_parent:
-            yield Rule.PARENT, f"{rows.with_wrong_parent} rows do not name an earlier message, or are not a summary."
+            yield (
+                Invariant.PARENT,
+                f"{rows.with_wrong_parent} rows do not name an earlier message, or are not a summary.",
+            )
         if wrong := claims.wrong(head):
             first, last, on_path = wrong[0]
             yield (
-                Rule.PATH,
+                Invariant.PATH,
                 f"It is wrongly {on_path} from {first} to {last}, the first of {len(wrong)} wrong stretches.",
             )
         if rows.with_wrong_path:
-            yield Rule.PATH, f"{rows.with_wrong_path} rows are on it but not part of the history."
+            yield Invariant.PATH, f"{rows.with_wrong_path} rows are on it but not part of the history."
         if rows.visible:
-            yield Rule.OFF_PATH, f"{rows.visible} rows on other branches are in the window."
+            yield Invariant.OFF_PATH, f"{rows.visible} rows on other branches are in the window."
         summary, covered = conversation.summary_sequence, rows.covered
         if summary is not None and (covered is None or not claims.leads_through(covered)):
-            yield Rule.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
+            yield Invariant.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
         if conversation.forgotten_through >= end:
-            yield Rule.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
+            yield Invariant.FORGOTTEN, f"It is {conversation.forgotten_through}, but next_sequence is {end}."
         if conversation.kept_out_through >= end:
-            yield Rule.KEPT_OUT, f"It is {conversation.kept_out_through}, but next_sequence is {end}."
+            yield Invariant.KEPT_OUT, f"It is {conversation.kept_out_through}, but next_sequence is {end}."
         if rows.with_wrong_cut:
-            yield Rule.FORGOTTEN, f"{rows.with_wrong_cut} rows have an impossible cleared_before."
+            yield Invariant.FORGOTTEN, f"{rows.with_wrong_cut} rows have an impossible cleared_before."
 
-    def _broken_counters(self) -> Iterator[tuple[Rule, str]]:
+    def _broken_counters(self) -> Iterator[tuple[Invariant, str]]:
         conversation, rows = self.conversation, self._rows
         if conversation.memory_messages != rows.in_memory:
             self.counters["memory_messages"] = rows.in_memory
             yield (
-                Rule.MEMORY_MESSAGES,
+                Invariant.MEMORY_MESSAGES,
                 f"It is {conversation.memory_messages}, but {rows.in_memory} rows are in the memory.",
             )
         counted_by = conversation.counted_by
         others = rows.counters - {counted_by}
         if counted_by and others:
             self.counters |= rows.token_counters()
-            yield Rule.COUNTED_BY, f"It is {counted_by!r}, but rows were counted by {sorted(others)}."
+            yield Invariant.COUNTED_BY, f"It is {counted_by!r}, but rows were counted by {sorted(others)}."
         elif conversation.memory_tokens != (tokens := rows.tokens if counted_by else 0):
             self.counters["memory_tokens"] = tokens
-            yield Rule.MEMORY_TOKENS, f"It is {conversation.memory_tokens}, but must be {tokens}."
+            yield Invariant.MEMORY_TOKENS, f"It is {conversation.memory_tokens}, but must be {tokens}."
         total, most = conversation.total_messages, conversation.next_sequence - 1 - rows.not_in_history
         if not rows.in_history <= total <= most:
             if rows.in_history == most:  # no row is missing, so the number is known
                 self.counters["total_messages"] = most
-            yield Rule.TOTAL_MESSAGES, f"It is {total}, but must be from {rows.in_history} to {most}."
+            yield Invariant.TOTAL_MESSAGES, f"It is {total}, but must be from {rows.in_history} to {most}."
 
-    def _broken_window(self, window: Window | None) -> Iterator[tuple[Rule, str]]:
+    def _broken_window(self, window: Window | None) -> Iterator[tuple[Invariant, str]]:
         if window is None:
             return
         rows = self._rows
@@ -160,10 +166,28 @@ class Examination:
             size = window.overhead + rows.tokens
         # A system message on its own stays, however large.
         if size > window.limit and not (rows.in_memory == 1 and rows.systems):
-            yield Rule.WINDOW, f"The memory takes {size} of {window.limit}."
+            yield Invariant.WINDOW, f"The memory takes {size} of {window.limit}."
 
 
 PINNED = "is a system message"
+
+
+class _Row(NamedTuple):
+    """What is examined of a message: its columns, and whether it is in the memory."""
+
+    sequence: int
+    type: str
+    text: str
+    payload: str | None
+    created_at: datetime.datetime
+    superseded: bool
+    in_history: bool
+    token_count: int | None
+    counted_by: str
+    on_path: bool
+    parent_sequence: int | None
+    cleared_before: int | None
+    is_in_memory: bool
 
 
 class _Rows:
@@ -201,82 +225,50 @@ class _Rows:
             in_memory(conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence),
             output_field=BooleanField(),
         )
-        for page in pages(messages_of(conversation), *_COLUMNS, is_in_memory):
+        for page in pages(messages_of(conversation), *_Row._fields[:-1], is_in_memory):
             for row in page:
-                self._add(conversation, *row)
+                self._add(conversation, _Row._make(row))
 
-    def _add(
-        self,
-        conversation: Conversation,
-        sequence: int,
-        type: str,
-        text: str,
-        payload: str | None,
-        created_at: datetime.datetime,
-        superseded: bool,
-        in_history: bool,
-        token_count: int | None,
-        counted_by: str,
-        on_path: bool,
-        parent_sequence: int | None,
-        cleared_before: int | None,
-        is_in_memory: bool,
-    ) -> None:
-        is_system = type == MessageType.SYSTEM
-        is_summary = is_system and superseded and not in_history and parent_sequence is not None
-        if parent_sequence is not None:
-            self.with_wrong_parent += parent_sequence >= sequence or not (in_history or is_summary)
-        if cleared_before is not None:
-            is_right = is_cut(sequence, cleared_before, conversation.next_sequence)
-            self.with_wrong_cut += not (in_history and parent_sequence is not None and is_right)
-        if in_history:
-            if sequence > 0:  # 0 is not a message, but the parent of the first ones
-                self.claims.add(sequence, parent_sequence, on_path=on_path)
-            self.visible += not on_path and not superseded and sequence >= conversation.window_start
+    def _add(self, conversation: Conversation, row: _Row) -> None:
+        is_system = row.type == MessageType.SYSTEM
+        is_summary = is_system and row.superseded and not row.in_history and row.parent_sequence is not None
+        if row.parent_sequence is not None:
+            self.with_wrong_parent += row.parent_sequence >= row.sequence or not (row.in_history or is_summary)
+        if row.cleared_before is not None:
+            is_right = is_cut(row.sequence, row.cleared_before, conversation.next_sequence)
+            self.with_wrong_cut += not (row.in_history and row.parent_sequence is not None and is_right)
+        if row.in_history:
+            if row.sequence > 0:  # 0 is not a message, but the parent of the first ones
+                self.claims.add(row.sequence, row.parent_sequence, on_path=row.on_path)
+            self.visible += not row.on_path and not row.superseded and row.sequence >= conversation.window_start
         else:
-            self.with_wrong_path += on_path
+            self.with_wrong_path += row.on_path
         if is_system and not is_summary:
-            self.may_be_set |= not in_history or created_at in self._system_moments
-            self._system_moments.add(created_at)
-        if is_summary and sequence == conversation.summary_sequence:
-            self.covered = parent_sequence
-        self.outside += not 1 <= sequence < conversation.next_sequence
-        self.in_window += sequence >= conversation.window_start
-        self.in_history += in_history
-        self.not_in_history += not in_history
-        if sequence == conversation.pinned_sequence:
-            self.pinned = "is superseded" if superseded else PINNED if is_system else "is not a system message"
-        if is_in_memory:
+            self.may_be_set |= not row.in_history or row.created_at in self._system_moments
+            self._system_moments.add(row.created_at)
+        if is_summary and row.sequence == conversation.summary_sequence:
+            self.covered = row.parent_sequence
+        self.outside += not 1 <= row.sequence < conversation.next_sequence
+        self.in_window += row.sequence >= conversation.window_start
+        self.in_history += row.in_history
+        self.not_in_history += not row.in_history
+        if row.sequence == conversation.pinned_sequence:
+            self.pinned = "is superseded" if row.superseded else PINNED if is_system else "is not a system message"
+        if row.is_in_memory:
             self.in_memory += 1
-            self.tokens += token_count or 0
-            self.counters.add("" if token_count is None else counted_by)
+            self.tokens += row.token_count or 0
+            self.counters.add("" if row.token_count is None else row.counted_by)
             self.systems += is_system and not is_summary
-        is_removed = superseded and not (in_history or text or payload or parent_sequence)
-        if not (is_removed or _is_message(type, text, payload)):
+        is_removed = row.superseded and not (row.in_history or row.text or row.payload or row.parent_sequence)
+        if not (is_removed or _is_message(row.type, row.text, row.payload)):
             self.unreadable += 1
-            self.first_unreadable = self.first_unreadable or sequence
+            self.first_unreadable = self.first_unreadable or row.sequence
 
     def token_counters(self) -> dict[str, Any]:
         """Return the correct values of the token counters."""
         if len(self.counters) != 1 or "" in self.counters:
             return {"counted_by": "", "memory_tokens": 0}
         return {"counted_by": min(self.counters), "memory_tokens": self.tokens}
-
-
-_COLUMNS = (
-    "sequence",
-    "type",
-    "text",
-    "payload",
-    "created_at",
-    "superseded",
-    "in_history",
-    "token_count",
-    "counted_by",
-    "on_path",
-    "parent_sequence",
-    "cleared_before",
-)
 
 
 def _is_message(type: str, text: str, payload: str | None) -> bool:

@@ -9,16 +9,17 @@ from typing import Literal
 from asgiref.sync import sync_to_async
 from django.db.models import QuerySet
 
+from chatmemory_django.db.batches import in_batches
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
-from chatmemory_django.operations.readable import Html, Text, export_pieces
+from chatmemory_django.operations.readable import Html, PlainText, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
 """How many characters of an export are yielded at a time; a longer line is yielded alone."""
 
 
-FORMS: Mapping[str, Callable[[], Text | Html]] = {"text": Text, "html": Html}
+FORMS: Mapping[str, Callable[[], PlainText | Html]] = {"text": PlainText, "html": Html}
 """The forms of an export for people, by name."""
 
 
@@ -42,16 +43,7 @@ def export(
 
 
 def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:
-    joined: list[str] = []
-    size = 0
-    for piece in pieces:
-        joined.append(piece)
-        size += len(piece)
-        if size >= CHUNK_CHARACTERS:
-            yield "".join(joined)
-            joined, size = [], 0
-    if size:
-        yield "".join(joined)
+    return map("".join, in_batches(filter(None, pieces), len, CHUNK_CHARACTERS, CHUNK_CHARACTERS))
 
 
 async def asynchronous(chunks: Iterator[str]) -> AsyncIterator[str]:

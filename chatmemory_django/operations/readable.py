@@ -64,7 +64,7 @@ Part: TypeAlias = tuple[str, str]
 """A piece of a message: its name, empty for the text that was written, and its text."""
 
 
-class Entry(NamedTuple):
+class WrittenMessage(NamedTuple):
     """A message as it is written."""
 
     sequence: int
@@ -75,7 +75,7 @@ class Entry(NamedTuple):
     parts: tuple[Part, ...]
 
 
-class Text:
+class PlainText:
     """The form of a plain text: what was written is indented, and everything else is not."""
 
     def before(self) -> str:
@@ -91,7 +91,7 @@ class Text:
         lines = [title, "=" * min(72, len(title)), *(f"{name}: {value}" for name, value in facts)]
         return "".join(f"{' '.join(line.split())}\n" for line in lines) + "\n"
 
-    def entry(self, entry: Entry) -> str:
+    def entry(self, entry: WrittenMessage) -> str:
         """Return a message."""
         marks = "".join(f" ({each})" for each in entry.marks)
         lines = [f"#{entry.sequence} {' '.join(entry.author.split())}, {_moment(entry.moment)}{marks}"]
@@ -127,7 +127,7 @@ class Html:
         listed = format_html_join("\n", "<p>{}: <bdi>{}</bdi></p>", facts)
         return format_html('<h1 dir="auto">{}</h1>\n{}\n', title, listed)
 
-    def entry(self, entry: Entry) -> str:
+    def entry(self, entry: WrittenMessage) -> str:
         """Return a message."""
         parts = format_html_join("", "{}", ((self._part(*each),) for each in entry.parts))
         marks = format_html_join("", ' <span class="mark">({})</span>', ((each,) for each in entry.marks))
@@ -146,7 +146,7 @@ class Html:
         return format_html('{}<p dir="auto">{}</p>\n', heading, text)
 
 
-Form: TypeAlias = Text | Html
+Form: TypeAlias = PlainText | Html
 
 
 def export_pieces(
@@ -201,18 +201,18 @@ def _spool(
         return form.conversation(visible(conversation.title or conversation.memory_id), facts)
 
 
-def _entry(row: tuple[Any, ...], owner: str) -> Entry:
+def _entry(row: tuple[Any, ...], owner: str) -> WrittenMessage:
     sequence, moment, kind, text, payload, on_path, is_complete = row
     marks = [] if on_path else [_("on another branch")]
     marks += [] if is_complete else [_("incomplete turn")]
     try:
         message = to_message(kind, text, payload)
     except (KeyError, ValueError):
-        return Entry(sequence, kind, moment, (*marks, _("unreadable")), (("", visible(text)),))
+        return WrittenMessage(sequence, kind, moment, (*marks, _("unreadable")), (("", visible(text)),))
     if isinstance(message, ToolExecutionResultMessage) and message.is_error:
         marks.append(_("failed"))
     parts = tuple((name, visible(part)) for name, part in _parts(message))
-    return Entry(sequence, visible(_author(message, owner)), moment, tuple(marks), parts)
+    return WrittenMessage(sequence, visible(_author(message, owner)), moment, tuple(marks), parts)
 
 
 def _author(message: ChatMessage, owner: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from rest_framework import serializers
 
 from chatmemory_django import conf
+from chatmemory_django.core.excerpts import MAX_SEARCH
 from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.terms import MAX_SEARCH
 
 
 class ShownQuery(serializers.Serializer[Any]):

@@ -1,7 +1,8 @@
-"""The view at the root of the API: what there is, by name."""
+"""The views that need no conversation: at the root, what there is, by name; and the search in all messages."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -10,7 +11,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory_django.rest.serializers import RootSerializer
+from chatmemory_django.operations.searching import find_messages
+from chatmemory_django.rest.pagination import RankedPagination
+from chatmemory_django.rest.problems import InvalidQuery
+from chatmemory_django.rest.queries import SearchQuery
+from chatmemory_django.rest.serializers import HitSerializer, RootSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
 LISTED = ("conversations", "messages", "import")
@@ -33,6 +38,37 @@ class RootView(ChatMemoryView):
         if (chat := chat_path()) is not None:
             found["chat"] = chat
         return Response({name: request.build_absolute_uri(path) for name, path in found.items()})
+
+
+class SearchView(ChatMemoryView):
+    """The search in all messages of the user."""
+
+    tag = "messages"
+    serializer_class: Any = HitSerializer
+    query_serializers = {"get": SearchQuery}  # noqa: RUF012
+    pagination_class = RankedPagination
+    filter_backends = ()
+    list_actions = frozenset({""})
+
+    @extend_schema("messages_list", responses=HitSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """
+        Search the user's messages, the best matches first.
+
+        Only messages that the user may read are found, on the current path of the user's own conversations. The newest
+        500 matches are ranked.
+        """
+        if "search" not in self.query:
+            raise InvalidQuery({"search": "It is required: the words to search for."})
+        find = partial(
+            find_messages,
+            self.get_conversations("view"),
+            self.query["search"],
+            owner=request.user,
+            types=self.policy.readable_types(request, own=True),
+        )
+        page = self.paginate_queryset(find)  # type: ignore[arg-type]  # this paginator takes a function
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
 def chat_path() -> str | None:

@@ -7,8 +7,7 @@ from rest_framework.routers import Route, SimpleRouter
 
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.messages import MessageViewSet
-from chatmemory_django.rest.root import RootView
-from chatmemory_django.rest.search import SearchView
+from chatmemory_django.rest.root import RootView, SearchView
 from chatmemory_django.rest.transfer import ImportView
 
 app_name = "chatmemory"

@@ -30,20 +30,19 @@ from chatmemory_django import conf
 from chatmemory_django.access import AccessPolicy, Verb, access_policy, count_wrong_credentials
 from chatmemory_django.authentication import with_bearer
 from chatmemory_django.core.limits import memory_key
-from chatmemory_django.db.private import private_view
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.operations import admin_log, erase
+from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.rest.admission import IsAllowed, ScopedThrottle
 from chatmemory_django.rest.fields import sentence
 from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFilter
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
-from chatmemory_django.rest.permissions import IsAllowed
 from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception, invalid
 from chatmemory_django.rest.schema import Schema, example_of
-from chatmemory_django.rest.throttles import ScopedThrottle
 from chatmemory_django.stores.base import MessageNotFoundError
 
 

@@ -23,7 +23,6 @@ NAMES = {"vendor", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite",
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\b")
 
 REACHED_BY = {
-    "db/isolation.py": "test_writes.py::test_a_turn_on_another_branch_works_under_read_uncommitted",
     "chat/outgoing/fitting.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "chat/pydantic_ai/vendors.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "contrib/importing/tables.py": "contrib/importing/test_openai.py::test_can_be_in_a_database_of_the_site",

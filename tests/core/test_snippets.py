@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chatmemory_django.core.excerpts import ELLIPSIS, MAX_SNIPPET, snippet
-from chatmemory_django.core.terms import terms_of
+from chatmemory_django.core.excerpts import ELLIPSIS, MAX_SNIPPET, snippet, terms_of
 
 # Characters whose case folding has several characters, and some that become others.
 TEXTS = st.text(st.sampled_from("aAsSßẞİiςΣ ﬃfF.\n京é…") | st.characters(), max_size=800)

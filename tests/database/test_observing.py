@@ -108,3 +108,32 @@ def test_an_installed_app_observes_once(monkeypatch: pytest.MonkeyPatch):
     config.ready()
 
     assert [each.note for each in observing.observers] == [note]
+
+
+class Broken(Witness):
+    """Fails in one of the methods."""
+
+    def begin(self, operation: str, /, **values: Any) -> "Operation | None":
+        begun = Operation(self, operation)
+        (method,) = self.ignored
+        if method == "begin":
+            self.fail()
+        setattr(begun, method, self.fail)
+        return begun
+
+    def fail(self, *args: object) -> None:
+        raise LookupError("no way out")
+
+
+@pytest.mark.parametrize(("fails_in", "begun"), [("begin", 1), ("active", 2), ("end", 2)])
+def test_an_observer_that_fails_leaves_no_operation_of_another_open(
+    monkeypatch: pytest.MonkeyPatch, fails_in: str, begun: int
+):
+    witness = Witness()
+    monkeypatch.setattr(observing, "observers", [witness, Broken(fails_in), witness])
+
+    with pytest.raises(LookupError, match="no way out"), observing.Operation("search"):
+        pass
+
+    assert witness.seen.count("in search") == witness.seen.count("out of search")
+    assert sum(each.startswith("end of search: ") for each in witness.seen) == begun

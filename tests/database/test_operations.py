@@ -21,7 +21,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, new_expiry, remains
-from chatmemory_django.operations import Finding, NoCounterError, Pruned, Rule, whole
+from chatmemory_django.operations import Finding, Invariant, NoCounterError, Pruned, whole
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from example_project.models import Feedback
 from tests.database.interleaving import another_writer, set_isolation
@@ -67,7 +67,7 @@ def everything_is_whole() -> dict[str, int]:
     return dict(rows.values_list("memory_id", "rows"))
 
 
-def rules_broken(**options) -> list[Rule]:
+def rules_broken(**options) -> list[Invariant]:
     return [finding.rule for finding in found_in(**options)]
 
 
@@ -765,37 +765,43 @@ def without_row(sequence: int) -> Callable[[], object]:
     return lambda: Message.objects.filter(sequence=sequence).delete()
 
 
-BROKEN: dict[str, tuple[Callable[[], object], set[Rule]]] = {
-    "a sequence too high": (the_row(2, sequence=99), {Rule.SEQUENCE, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
-    "a sequence of 0": (the_row(2, sequence=0), {Rule.SEQUENCE}),
+BROKEN: dict[str, tuple[Callable[[], object], set[Invariant]]] = {
+    "a sequence too high": (
+        the_row(2, sequence=99),
+        {Invariant.SEQUENCE, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
+    ),
+    "a sequence of 0": (the_row(2, sequence=0), {Invariant.SEQUENCE}),
     "a window after the end": (
         the_memory(window_start=99),
-        {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+        {Invariant.WINDOW_START, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
     ),
     "a window before the beginning": (
         the_memory(window_start=0),
-        {Rule.WINDOW_START, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+        {Invariant.WINDOW_START, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
     ),
     "a missing pinned message": (
         without_row(1),
-        {Rule.PINNED, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS},
+        {Invariant.PINNED, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
     ),
-    "a pinned message that is not a system message": (the_row(1, type="USER"), {Rule.PINNED}),
-    "a pinned message that was replaced": (the_row(1, superseded=True), {Rule.PINNED}),
-    "two system messages": (the_row(5, type="SYSTEM"), {Rule.SYSTEM_MESSAGE}),
-    "a missing message of the memory": (without_row(5), {Rule.GAP, Rule.MEMORY_MESSAGES, Rule.MEMORY_TOKENS}),
-    "too many messages in memory": (the_memory(memory_messages=4), {Rule.MEMORY_MESSAGES}),
-    "too few messages in memory": (the_memory(memory_messages=0), {Rule.MEMORY_MESSAGES}),
-    "too many tokens": (the_memory(memory_tokens=99), {Rule.MEMORY_TOKENS}),
-    "uncounted tokens": (the_memory(counted_by=""), {Rule.MEMORY_TOKENS}),
-    "a row counted by another estimator": (the_row(5, counted_by="other"), {Rule.COUNTED_BY}),
-    "an uncounted row": (the_row(5, token_count=None), {Rule.COUNTED_BY}),
-    "too few messages in all": (the_memory(total_messages=5), {Rule.TOTAL_MESSAGES}),
-    "too many messages in all": (the_memory(total_messages=7), {Rule.TOTAL_MESSAGES}),
-    "a payload that is not JSON": (the_row(2, payload="{"), {Rule.CONTENT}),
-    "a payload of another type": (the_row(2, payload='{"type":"AI","text":"x"}'), {Rule.CONTENT}),
-    "an unknown type": (the_row(2, type="ROBOT"), {Rule.CONTENT}),
-    "a type that needs a payload": (the_row(2, type="CUSTOM"), {Rule.CONTENT}),
+    "a pinned message that is not a system message": (the_row(1, type="USER"), {Invariant.PINNED}),
+    "a pinned message that was replaced": (the_row(1, superseded=True), {Invariant.PINNED}),
+    "two system messages": (the_row(5, type="SYSTEM"), {Invariant.SYSTEM_MESSAGE}),
+    "a missing message of the memory": (
+        without_row(5),
+        {Invariant.GAP, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
+    ),
+    "too many messages in memory": (the_memory(memory_messages=4), {Invariant.MEMORY_MESSAGES}),
+    "too few messages in memory": (the_memory(memory_messages=0), {Invariant.MEMORY_MESSAGES}),
+    "too many tokens": (the_memory(memory_tokens=99), {Invariant.MEMORY_TOKENS}),
+    "uncounted tokens": (the_memory(counted_by=""), {Invariant.MEMORY_TOKENS}),
+    "a row counted by another estimator": (the_row(5, counted_by="other"), {Invariant.COUNTED_BY}),
+    "an uncounted row": (the_row(5, token_count=None), {Invariant.COUNTED_BY}),
+    "too few messages in all": (the_memory(total_messages=5), {Invariant.TOTAL_MESSAGES}),
+    "too many messages in all": (the_memory(total_messages=7), {Invariant.TOTAL_MESSAGES}),
+    "a payload that is not JSON": (the_row(2, payload="{"), {Invariant.CONTENT}),
+    "a payload of another type": (the_row(2, payload='{"type":"AI","text":"x"}'), {Invariant.CONTENT}),
+    "an unknown type": (the_row(2, type="ROBOT"), {Invariant.CONTENT}),
+    "a type that needs a payload": (the_row(2, type="CUSTOM"), {Invariant.CONTENT}),
 }
 
 
@@ -837,7 +843,7 @@ class TestCheck:
         assert found_in() == []
 
     @pytest.mark.parametrize(("break_it", "expected"), BROKEN.values(), ids=BROKEN.keys())
-    def test_the_violated_rule_is_named(self, talk, break_it: Callable[[], object], expected: set[Rule]):
+    def test_the_violated_rule_is_named(self, talk, break_it: Callable[[], object], expected: set[Invariant]):
         assert found_in() == []
         break_it()
 
@@ -859,13 +865,13 @@ class TestCheck:
         ("window", "expected"),
         [
             (Window(3), []),
-            (Window(2), [Rule.WINDOW]),
+            (Window(2), [Invariant.WINDOW]),
             (Window(1000, ADDITIVE_WORDS), []),
-            (Window(4, ADDITIVE_WORDS), [Rule.WINDOW]),
+            (Window(4, ADDITIVE_WORDS), [Invariant.WINDOW]),
             (None, []),
         ],
     )
-    def test_memories_are_checked_against_the_window(self, talk, window: Window | None, expected: list[Rule]):
+    def test_memories_are_checked_against_the_window(self, talk, window: Window | None, expected: list[Invariant]):
         assert rules_broken(window_of=lambda memory_id: window) == expected
 
     def test_a_system_message_larger_than_the_window_is_valid(self):
@@ -921,7 +927,7 @@ class TestCheck:
         Conversation.objects.update(total_messages=2)
         before = Conversation.objects.values().get()
 
-        assert [(each.rule, each.is_repaired) for each in found_in(repair=True)] == [(Rule.TOTAL_MESSAGES, False)]
+        assert [(each.rule, each.is_repaired) for each in found_in(repair=True)] == [(Invariant.TOTAL_MESSAGES, False)]
         assert Conversation.objects.values().get() == before
 
     def test_the_callback_gets_the_number_of_findings_per_conversation(self, talk):

@@ -11,8 +11,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import connection
 from django.utils import timezone
 
-from chatmemory_django.core.excerpts import MAX_EXCERPTED
-from chatmemory_django.core.terms import MAX_SEARCH, MAX_TERMS, terms_of
+from chatmemory_django.core.excerpts import MAX_EXCERPTED, MAX_SEARCH, MAX_TERMS, terms_of
 from chatmemory_django.messages import AiMessage, MessageType, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message, finding
 from chatmemory_django.operations import export_lines, import_lines

@@ -154,3 +154,12 @@ def test_no_text_is_truncated_where_a_statement_names_the_types(conversation):
         "j" * 64,
     }
     assert timezone.now() - Message.objects.latest("created_at").created_at < datetime.timedelta(minutes=5)
+
+
+def test_a_history_is_read_by_few_statements_whatever_is_asked_for(conversation):
+    store = DjangoChatMemoryStore()
+
+    for count in range(1, 80):
+        assert len(store.read_history("c", count=count)) == min(count, 5)
+
+    assert statements._history.cache_info().currsize <= 64

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
 from django.core.checks import Error, Warning, run_checks  # noqa: A004  # Django's name for it
 
 import chatmemory_django
@@ -14,7 +15,6 @@ from chatmemory_django.access import AccessPolicy
 from chatmemory_django.checks import check_databases, check_settings
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.models import message_codec
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
@@ -286,14 +286,6 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
-    def test_E085_no_app_stores_files_in_the_storage(self, settings, monkeypatch):
-        monkeypatch.setattr(message_codec, "installed", None)
-        [message] = found(settings, MEDIA_STORAGE="chats")
-
-        assert (type(message), message.id) == (Error, "chatmemory.E085")
-        assert message.hint == "Add 'chatmemory_django.contrib.files' to INSTALLED_APPS."
-        assert found(settings, MEDIA_STORAGE=None) == []
-
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
         [message] = found(settings, MCP_THROTTLE_RATE=value)
@@ -365,6 +357,34 @@ class TestEachCheck:
         assert message.id == "chatmemory.W002"
         assert message.msg == f"CHATMEMORY has no setting {name!r}, so it has no effect."
         assert message.hint == f"{hint} If it is an app's, add that to INSTALLED_APPS."
+
+    @pytest.mark.parametrize("name", ["defaults", "check", "_broken", "_given", "current", 7, "key", "ids"])
+    def test_W002_the_setting_has_the_name_of_something_else(self, settings, name):
+        settings.CHATMEMORY = {name: "given", "KEEP_HISTORY": 1}
+
+        unknown, wrong = checks.check_settings()
+
+        assert (unknown.id, wrong.id) == ("chatmemory.W002", "chatmemory.E006")
+        assert conf.general().KEEP_HISTORY == 1
+
+    @pytest.mark.skipif(apps.is_installed("chatmemory_django.contrib.encryption"), reason="It is about a site without.")
+    def test_E012_the_app_that_reads_the_setting_is_not_installed(self, settings):
+        [message] = found(settings, ENCRYPTION={"KEYS": ["a1:secret"]})
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E012"
+        assert message.msg == (
+            "CHATMEMORY['ENCRYPTION'] has no effect: 'chatmemory_django.contrib.encryption', which reads it, is not in "
+            "INSTALLED_APPS."
+        )
+        assert "secret" not in message.hint
+
+    def test_E012_no_app_reads_the_settings_of_files(self, settings, monkeypatch):
+        monkeypatch.setattr(conf, "apps", SimpleNamespace(is_installed=lambda path: False))
+        [message] = found(settings, MEDIA_STORAGE="chats")
+
+        assert (type(message), message.id) == (Error, "chatmemory.E012")
+        assert message.hint == "Add 'chatmemory_django.contrib.files' to INSTALLED_APPS, or remove the setting."
 
     def test_W003_the_encoding_will_be_downloaded(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)

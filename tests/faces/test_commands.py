@@ -21,7 +21,7 @@ from django.utils import timezone
 from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
 from chatmemory_django.chat.runs.streams import KEEP
 from chatmemory_django.management import base
-from chatmemory_django.management.base import Progress
+from chatmemory_django.management.base import ProgressBar
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation, Message, finding, remains
@@ -88,7 +88,7 @@ class TestPrune:
         a_conversation(count=7)
         make_old()
         monkeypatch.setattr(remains, "BATCH", 2)
-        monkeypatch.setattr(Progress, "advance", interrupted_at(2))
+        monkeypatch.setattr(ProgressBar, "advance", interrupted_at(2))
 
         with pytest.raises(CommandError, match=r"^Stopped\. What was deleted so far stays deleted") as stopped:
             run("prune_chatmemory", "--history-older-than", 9)
@@ -605,7 +605,7 @@ class TestProgress:
         assert piped.getvalue().endswith("\r3 messages\n")
 
     def test_progress_of_nothing_is_empty(self):
-        assert str(Progress(Terminal(), "messages", 0)) == "0 messages"
+        assert str(ProgressBar(Terminal(), "messages", 0)) == "0 messages"
 
     def test_queries_are_not_collected_under_debug(self, settings):
         settings.DEBUG = True

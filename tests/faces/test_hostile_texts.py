@@ -5,9 +5,9 @@ import time
 import pytest
 
 from chatmemory_django.admin.media import is_link
+from chatmemory_django.core.excerpts import terms_of
 from chatmemory_django.core.media import file_of
 from chatmemory_django.core.shown import visible
-from chatmemory_django.core.terms import terms_of
 from chatmemory_django.formats.openai_files import to_image
 from chatmemory_django.messages import Image
 from chatmemory_django.rest.fields import _located

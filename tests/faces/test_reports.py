@@ -18,7 +18,7 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.parsers import JSONRenderer
@@ -112,8 +112,10 @@ def test_of_a_model_that_fails_in_the_middle(way: str):
     assert SECRET not in report_of(caught.value)
 
 
-@pytest.mark.parametrize("verb", ["add", "aadd", "turn"])
-def test_of_a_database_that_fails(verb: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("verb", ["add", "aadd", "turn", "set"])
+def test_of_a_database_that_fails(verb: str, debug: bool, settings, monkeypatch: pytest.MonkeyPatch):
+    settings.DEBUG = debug
     monkeypatch.setattr(Write, "run", fails)
     memory = get_chat_memory("c1")
 
@@ -123,6 +125,8 @@ def test_of_a_database_that_fails(verb: str, monkeypatch: pytest.MonkeyPatch):
                 turn.add(UserMessage(SECRET))
         elif verb == "aadd":
             run(memory.aadd(UserMessage(SECRET)))
+        elif verb == "set":
+            memory.set([UserMessage(SECRET)])
         else:
             memory.add(UserMessage(SECRET))
 
@@ -250,4 +254,16 @@ def test_of_a_tool_of_mcp(where: str, ann: User, monkeypatch: pytest.MonkeyPatch
     status, answer = run(send(mcp.get_mcp_app(), "/mcp", headers, body))
 
     assert (status, json.loads(answer)["result"]["isError"]) == (200, True)
+    assert SECRET not in reports()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_of_a_title(is_async: bool, reports: Callable[[], str]):
+    async def title(question: UserMessage, answer: AiMessage) -> str:
+        return fails(question, answer)
+
+    assistant = Assistant(ScriptedModel("Yes"), title=title if is_async else fails)
+
+    WAYS["achat" if is_async else "chat"](assistant)
+
     assert SECRET not in reports()

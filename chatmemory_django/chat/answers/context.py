@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from asgiref.sync import async_to_sync
 from django.utils.functional import Promise
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.messages import BLANK
+from chatmemory_django.private import private
 
 LABEL_NAMES = ("memory_id", "owner", "request")
 NAMES = (*LABEL_NAMES, "question")
@@ -45,24 +45,23 @@ class Checked:
     def __repr__(self) -> str:
         return f"Checked({self.name})"
 
-    @sensitive_variables()
+    @private
     def text(self, values: Mapping[str, Any]) -> str | None:
         """Return what the function returns for *values*, awaited if need be."""
         returned = self.call(values)
         return self._as_text(async_to_sync(_awaited)(returned) if inspect.isawaitable(returned) else returned)
 
-    @sensitive_variables()
+    @private
     async def atext(self, values: Mapping[str, Any]) -> str | None:
         """See ``text``. A function that is not async runs in a thread."""
         returned = self.call(values) if self.is_async else await in_slow_thread(self.call, values)
         return self._as_text(await _awaited(returned) if inspect.isawaitable(returned) else returned)
 
-    @sensitive_variables()
+    @private
     def call(self, values: Mapping[str, Any]) -> Any:
         """Return what the function returns for those of *values* that it takes."""
         return self.function(**{name: values.get(name) for name in self.parameters})
 
-    @sensitive_variables()
     def _as_text(self, returned: object) -> str | None:
         if returned is None or isinstance(returned, str | Promise):
             return None if returned is None else str(returned)
@@ -118,7 +117,7 @@ def labels_function(function: Callable[..., Mapping[str, str]]) -> Callable[[Map
     return found.call
 
 
-@sensitive_variables()
+@private
 def text_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | None:
     """
     Return the texts that *functions* make of *values*, joined by blank lines; None if there is none that is not blank.
@@ -130,7 +129,7 @@ def text_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | No
     return _joined([function.text(values) for function in functions])
 
 
-@sensitive_variables()
+@private
 async def atext_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | None:
     """See ``text_of``. Asynchronous functions run concurrently."""
     return _joined(await asyncio.gather(*(function.atext(values) for function in functions)))
@@ -145,7 +144,6 @@ def _name(function: object) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-@sensitive_variables()
 async def _awaited(returned: Awaitable[Any]) -> Any:
     try:
         return await returned

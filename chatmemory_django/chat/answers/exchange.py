@@ -22,7 +22,7 @@ from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
     DECIDED,
-    Pending,
+    OpenCalls,
     Resumed,
     calls_in,
     django_store,
@@ -160,7 +160,7 @@ class Exchange:
         """The calls for whose approval the answer waits."""
         self._held: Mapping[int, ApprovalRequested] = {}
         self._may = may
-        self._waiting = Pending()
+        self._waiting = OpenCalls()
         self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
         self._shortened: Mapping[str, Sequence[int]] = {}
@@ -229,11 +229,11 @@ class Exchange:
 
     def _follows_an_answer(self) -> bool:
         """Return whether the memory ends with a text of the model, or has nothing but system messages."""
-        types = (each.type for each in reversed(self.turn.whole()[0].entries()))
+        types = (each.type for each in reversed(self.turn.unevicted()[0].entries()))
         return next((each for each in types if each != MessageType.SYSTEM), MessageType.AI) == MessageType.AI
 
     def _add_opening(self) -> None:
-        memory, begun = self.turn.whole()
+        memory, begun = self.turn.unevicted()
         if self._system is not None and SystemMessage(self._system) not in memory.messages():
             self.turn.add(SystemMessage(self._system))
         if self.question.message is None or self.resumed is not None:
@@ -271,7 +271,7 @@ class Exchange:
         return request
 
     def _request(self) -> ChatRequest:
-        memory, begun = self.turn.whole()
+        memory, begun = self.turn.unevicted()
         begun += self._ahead
         entries = memory.entries()
         # What comes before the first question is no answer. One that has only calls gives no title, and the next does.
@@ -421,7 +421,7 @@ class Exchange:
         It is none that is in the memory: many servers begin to count again with each response.
         """
         if position not in self._names:
-            messages = (each.message for each in self.turn.whole()[0].entries() if each.calls_tools)
+            messages = (each.message for each in self.turn.unevicted()[0].entries() if each.calls_tools)
             earlier = {call.id for message in messages for call in calls_in(message)}
             name = call_id(given, self._names.values(), self._steps + 1, position)
             self._names[position] = _apart(name, earlier)

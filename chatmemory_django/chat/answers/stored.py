@@ -207,7 +207,7 @@ def not_accepted(memory: ChatMemory, turn: Turn) -> dict[tuple[int, int], str]:
     rejected = {call for call, result in tool_answers(stored).items() if REJECTED in (rows[result].metadata or {})}
     notes: dict[tuple[int, int], str] = {}
     callers = [index for index, message in enumerate(stored) if calls_in(message)]
-    for entry in reversed(turn.whole()[0].entries()):  # the same calls may have been made before
+    for entry in reversed(turn.unevicted()[0].entries()):  # the same calls may have been made before
         calls = calls_in(entry.message)
         caller = next((index for index in reversed(callers) if calls and calls_in(stored[index]) == calls), None)
         if caller is not None:

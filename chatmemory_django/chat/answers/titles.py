@@ -13,10 +13,10 @@ from chatmemory_django import operations
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.shortening import title_of
-from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.private import to_log
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,7 @@ def entitle(memory: ChatMemory, question: UserMessage, answer: AiMessage, functi
             title = async_to_sync(_awaited)(title) if inspect.isawaitable(title) else title
         _put(memory, title)
     except Exception as exc:
-        empty_frames(exc)
-        logger.exception(FAILURE, memory.id)
+        logger.exception(FAILURE, memory.id, exc_info=to_log(exc))
 
 
 async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage, function: TitleFunction) -> None:
@@ -51,8 +50,7 @@ async def aentitle(memory: ChatMemory, question: UserMessage, answer: AiMessage,
             title = await title if inspect.isawaitable(title) else title
         await in_thread(_put, memory, title)
     except (Exception, SystemExit) as exc:  # which would end the event loop
-        empty_frames(exc)
-        logger.exception(FAILURE, memory.id)
+        logger.exception(FAILURE, memory.id, exc_info=to_log(exc))
 
 
 FAILURE = "The conversation %r got no title."

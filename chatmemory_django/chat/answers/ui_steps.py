@@ -32,7 +32,7 @@ RESTARTED = "data-restarted"
 
 
 @dataclass(slots=True)
-class Call:
+class ReceivedCall:
     """A tool call, as far as the page has received it."""
 
     id: str
@@ -55,7 +55,7 @@ class Step:
         self._written: dict[str, list[str]] = {"reasoning": [], "text": []}
         self._open: dict[str, str] = {}
         self._begun: Counter[str] = Counter()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, ReceivedCall] = {}
         self._messages: list[ChatMessage] = []
         self.is_void = False
         """Whether it broke, and another step takes its place."""
@@ -166,7 +166,9 @@ class Step:
             return
         call = next((each for each in self._calls.values() if each.id == chunk["toolCallId"]), None)
         if call is None:
-            call = self._calls[len(self._calls)] = Call(chunk["toolCallId"], chunk.get("toolName", ""), is_shown=True)
+            call = self._calls[len(self._calls)] = ReceivedCall(
+                chunk["toolCallId"], chunk.get("toolName", ""), is_shown=True
+            )
         match what:
             case "input-delta":
                 call.arguments.append(chunk["inputTextDelta"])
@@ -220,13 +222,13 @@ class Step:
             return []
         return [{"type": f"{kind}-end", "id": self._open.pop(kind)}]
 
-    def _new_call(self, position: int, given: str | None, name: str) -> Call:
+    def _new_call(self, position: int, given: str | None, name: str) -> ReceivedCall:
         taken = {call.id for call in self._calls.values()}
-        call = self._calls[position] = Call(call_id(given, taken, self.number, position), name)
+        call = self._calls[position] = ReceivedCall(call_id(given, taken, self.number, position), name)
         return call
 
 
-def _called(call: Call, request: ToolExecutionRequest) -> Chunk:
+def _called(call: ReceivedCall, request: ToolExecutionRequest) -> Chunk:
     given, is_json = call_input(request.arguments)
     known = {"toolCallId": call.id, "toolName": call.name, "input": given}
     call.state = "called" if is_json else "answered"

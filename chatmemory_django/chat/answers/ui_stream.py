@@ -21,7 +21,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     PartialToolCall,
 )
-from chatmemory_django.chat.ui_messages.writing import WAITS_FOR_OTHERS, Row, answer_metadata, timestamp
+from chatmemory_django.chat.ui_messages.writing import WAITS_FOR_OTHERS, MessageRow, answer_metadata, timestamp
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class UiStream:
     the page has.
     """
 
-    def __init__(self, message_id: str, metadata: Mapping[str, Any] | None = None, before: Sequence[Row] = ()) -> None:
+    def __init__(
+        self, message_id: str, metadata: Mapping[str, Any] | None = None, before: Sequence[MessageRow] = ()
+    ) -> None:
         self._message_id = message_id
         self._metadata = metadata
         self._has_started = self._has_ended = False
@@ -82,7 +84,7 @@ class UiStream:
         self._stored: list[Mapping[str, Any]] = []
         self._others: list[str] = []
         self._seen: list[Step] = []
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[MessageRow] = ()
         for row in before:
             message = row.chat_message
             if isinstance(message, AiMessage):
@@ -135,7 +137,7 @@ class UiStream:
                 assert_never(event)
 
     @classmethod
-    def going_on(cls, sent: Sequence[Chunk], rows: Sequence[Row] = ()) -> Self:
+    def going_on(cls, sent: Sequence[Chunk], rows: Sequence[MessageRow] = ()) -> Self:
         """
         Return the stream of an answer of which another process has *sent* a part, from the start.
 
@@ -227,7 +229,7 @@ class UiStream:
         return self._step.end() if self._step else []
 
 
-def _calls_in(row: Row) -> set[str | None]:
+def _calls_in(row: MessageRow) -> set[str | None]:
     """Return the ids of the calls of tools in *row*."""
     message = row.chat_message
     return {call.id for call in message.tool_execution_requests} if isinstance(message, AiMessage) else set()

@@ -120,7 +120,7 @@ class Resumed:
 
     def left(self, turn: Turn) -> Message | None:
         """Return the message with the calls, if that has left the memory of *turn*."""
-        waiting, messages = self._claim.waiting, turn.whole()[0].messages()
+        waiting, messages = self._claim.waiting, turn.unevicted()[0].messages()
         if waiting is None or any(calls_in(message) == waiting.calls for message in messages):
             return None
         return waiting.caller
@@ -160,7 +160,7 @@ class Resumed:
         return [] if newest is None else [newest.request(each) for each in newest.open]
 
 
-class Pending:
+class OpenCalls:
     """The calls that stay open while something else is answered."""
 
     def __init__(self, still_open: Sequence[StillOpen] = ()) -> None:
@@ -198,7 +198,7 @@ def request_approvals(memory: ChatMemory, turn: Turn, asked: Mapping[int, Approv
     turn.beside(store)
 
 
-def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
+def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, OpenCalls]:
     """
     End the calls that wait for who asks something else, and *may* decide on them; None for no question.
 
@@ -207,14 +207,14 @@ def end_waiting(memory: ChatMemory, may: May | None) -> tuple[bool, Pending]:
     """
     store = memory.store
     if not isinstance(store, DjangoChatMemoryStore):
-        return False, Pending()
+        return False, OpenCalls()
     closed = approving.close(store.named(memory.id), str(memory.id), partial(_store, memory), may)
-    return closed.ended > 0, Pending(closed.still_open)
+    return closed.ended > 0, OpenCalls(closed.still_open)
 
 
 def unanswered(turn: Turn) -> dict[tuple[int, int], str | None]:
     """Return the ids of the calls in the memory without a result, by the key of the message and the position in it."""
-    entries = turn.whole()[0].entries()
+    entries = turn.unevicted()[0].entries()
     if not any(map(attrgetter("calls_tools"), entries)):  # it is asked for each question
         return {}
     found = [(each.key, each.message) for each in entries if each.message is not None]

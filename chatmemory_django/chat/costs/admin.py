@@ -30,7 +30,7 @@ NEWEST = 200
 """Of how many of the newest calls the labels are shown."""
 
 
-class Row(NamedTuple):
+class UsageRow(NamedTuple):
     """A row of a table: what it is about, the key of its owner if it is about one, and the numbers."""
 
     name: str | Promise
@@ -74,16 +74,20 @@ class ModelCallAdmin(admin.ModelAdmin):
         models = rows("model")
         purposes = dict(Purpose.choices)
         tables = [
-            (_("By model"), _("Model"), [Row(row.key or _("Unknown"), None, row) for row in models]),
-            (_("By purpose"), _("Purpose"), [Row(purposes[row.key or ""], None, row) for row in rows("purpose")]),
+            (_("By model"), _("Model"), [UsageRow(row.key or _("Unknown"), None, row) for row in models]),
+            (
+                _("By purpose"),
+                _("Purpose"),
+                [UsageRow(purposes[row.key or ""], None, row) for row in rows("purpose")],
+            ),
         ]
         if not owner:
             found = rows("user")
             names = _names_of(row.key for row in found)
-            owners = [Row(names.get(row.key, row.key) or _("Nobody"), row.key, row) for row in found]
+            owners = [UsageRow(names.get(row.key, row.key) or _("Nobody"), row.key, row) for row in found]
             tables.append((_("By owner"), _("Owner"), owners))
         for name in _labels_in(calls):
-            labelled = [Row(row.key or _("Without this label"), None, row) for row in rows(f"label:{name}")]
+            labelled = [UsageRow(row.key or _("Without this label"), None, row) for row in rows(f"label:{name}")]
             tables.append((_("By label: %(name)s") % {"name": name}, name, labelled))
         context = {
             **self.admin_site.each_context(request),

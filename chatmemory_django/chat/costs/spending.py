@@ -17,7 +17,7 @@ STYLES = ("user", "ai", "tool", "custom", "summary")
 WIDTH, HEIGHT = 600, 120
 
 
-class Piece(NamedTuple):
+class Rectangle(NamedTuple):
     """A rectangle of the plot. Its numbers are strings for SVG, independent of the locale."""
 
     x: str
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 class Spending(NamedTuple):
     """The plot: its pieces, the models in it with their colors, its first and last day, and its highest bar."""
 
-    pieces: list[Piece]
+    pieces: list[Rectangle]
     keys: list[tuple[str, str]]
     begin: datetime
     end: datetime
@@ -70,7 +70,7 @@ def read_spending(
                 numbers = (f"{number:.2f}" for number in (place * step, y, step * 0.85, height))
                 x, top, width, tall = numbers
                 day = since + timedelta(days=place)
-                pieces.append(Piece(x, top, width, tall, names.get(name, "rest"), day, _shown(name), tokens))
+                pieces.append(Rectangle(x, top, width, tall, names.get(name, "rest"), day, _shown(name), tokens))
     keys = [(_shown(name), style) for name, style in names.items()]
     if any(None in bar for bar in bars.values()):
         keys.append((_shown(None), "rest"))

@@ -51,7 +51,7 @@ class _Shown(NamedTuple):
         return cls(row.sequence, row.client_message_id, row.metadata, row.created_at, without, row.is_complete, size)
 
 
-class Listed(NamedTuple):
+class ListedMessages(NamedTuple):
     """The *messages* for a page."""
 
     messages: list[dict[str, Any]]
@@ -59,7 +59,7 @@ class Listed(NamedTuple):
     """Whether there is a part of an answer that has not ended, so that it may be in progress."""
 
 
-def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> Listed:
+def newest_messages(conversation: Conversation, files: Files, may: May, *, is_answering: bool) -> ListedMessages:
     """
     Return the newest messages on the path as ``UIMessage``s, oldest first, with the addresses of their *files*.
 
@@ -93,7 +93,7 @@ def newest_messages(conversation: Conversation, files: Files, may: May, *, is_an
     if is_open and is_answering:
         shown = _before_stream(shown, last, {sequence for sequence, _ in approvals})
     messages = to_ui_messages(shown, approvals, unknown=gettext(OUTCOME_UNKNOWN))
-    return Listed(messages, is_open)
+    return ListedMessages(messages, is_open)
 
 
 def newest_ids(conversation: Conversation) -> list[str]:

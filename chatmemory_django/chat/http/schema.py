@@ -24,7 +24,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from chatmemory_django.rest.permissions import IsAllowed
+from chatmemory_django.rest.admission import IsAllowed
 from chatmemory_django.rest.root import chat_path
 from chatmemory_django.rest.schema import summary_of
 

@@ -21,7 +21,6 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.access import (
     NotAllowedError,
@@ -39,7 +38,7 @@ from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.asking import Admission, admission, entered, is_next, nothing_waits
 from chatmemory_django.chat.http.files import Files, question_at
 from chatmemory_django.chat.http.greeting import as_ui_message, greeting
-from chatmemory_django.chat.http.listing import Listed, newest_ids, newest_messages
+from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
@@ -63,6 +62,7 @@ from chatmemory_django.db.threads import (
 )
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import StorageError, file_in
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -123,7 +123,7 @@ def _refuse_greenlets(request: HttpRequest, **kwargs: str) -> HttpResponse:
 
 
 @answering("POST")
-@sensitive_variables()
+@private
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
     asked = await in_thread_in_turn(admission, request)
@@ -172,7 +172,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 
 
 @answering("GET")
-@sensitive_variables()
+@private
 async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
     """
     Stream the answer in progress from its beginning; respond with 204 if there is none.
@@ -188,7 +188,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 
 
 @answering("POST")
-@sensitive_variables()
+@private
 async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
     maker = await _maker(request, chat_id)
@@ -198,7 +198,7 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 
 
 @answering("GET")
-@sensitive_variables()
+@private
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
     user, memory_id = await in_thread_in_turn(entered, request, chat_id)
@@ -210,7 +210,7 @@ async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
 
 
 @answering("GET")
-@sensitive_variables()
+@private
 async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) -> HttpResponse:
     """Serve a file in a question of a conversation. Its media type is detected from its first bytes."""
     return await in_thread_in_turn(_file, request, chat_id, int(sequence), int(index))
@@ -223,12 +223,12 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
 
 def _messages(
     request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
-) -> Listed:
+) -> ListedMessages:
     conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
     if text := greeting(request, conversation):
-        return Listed([as_ui_message(text)], is_open=False)
+        return ListedMessages([as_ui_message(text)], is_open=False)
     if conversation is None:
-        return Listed([], is_open=False)
+        return ListedMessages([], is_open=False)
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
     files, may = Files.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
     return newest_messages(conversation, files, may, is_answering=is_answering)

@@ -2,8 +2,8 @@
 
 from chatmemory_django.chat.outgoing.explaining import with_changes
 from chatmemory_django.chat.outgoing.fitting import (
-    Change,
     Changed,
+    Difference,
     Outgoing,
     as_object,
     for_vendor,
@@ -44,8 +44,8 @@ __all__ = [
     "STRICTEST",
     "WITHOUT_TOOLS",
     "Calls",
-    "Change",
     "Changed",
+    "Difference",
     "Outgoing",
     "Rules",
     "System",

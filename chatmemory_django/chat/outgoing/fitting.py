@@ -81,7 +81,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, object])
 _T = TypeVar("_T")
 
 
-class Change(StrEnum):
+class Difference(StrEnum):
     """What differs in what is sent for a message."""
 
     MOVED = "moved"
@@ -114,7 +114,7 @@ class Changed(NamedTuple):
     """A message, by its sequence, and one *change*."""
 
     sequence: int
-    change: Change
+    change: Difference
 
 
 class Outgoing(NamedTuple):
@@ -238,10 +238,10 @@ class _Fitting:
         changes = tuple(self._changes)
         return Outgoing([each for _, each in sent], [key for key, _ in sent], changes, tools, self._unsupported)
 
-    def _note(self, key: int, change: Change) -> None:
+    def _note(self, key: int, change: Difference) -> None:
         self._changes[Changed(key, change)] = None
 
-    def _noted(self, key: int, change: Change, fitted: _T, given: object) -> _T:
+    def _noted(self, key: int, change: Difference, fitted: _T, given: object) -> _T:
         """Return *fitted*, and note the *change* if it is another value than *given*."""
         if fitted != given:
             self._note(key, change)
@@ -260,30 +260,30 @@ class _Fitting:
             if position is not None and isinstance(message, AiMessage):
                 call = message.tool_execution_requests[position]
                 paired.append((key, ToolExecutionResultMessage.from_request(call, UNKNOWN, is_error=True)))
-                self._note(key, Change.INSERTED)
+                self._note(key, Difference.INSERTED)
                 continue
             if isinstance(message, ToolExecutionResultMessage) and index != before + 1:
-                self._note(key, Change.MOVED)
+                self._note(key, Difference.MOVED)
             paired.append((key, message))
             before = index
             found.add(index)
         for index, (key, _) in enumerate(messages):
             if index not in found:
-                self._note(key, Change.LEFT_OUT)
+                self._note(key, Difference.LEFT_OUT)
         return paired
 
     def _add_system(self, key: int, message: SystemMessage) -> None:
         if message.text.isspace() and self._rules.words is Words.VISIBLE:
-            self._note(key, Change.LEFT_OUT)
+            self._note(key, Difference.LEFT_OUT)
         elif self._rules.system is System.ANYWHERE:
             self._sent.append((key, message))
         else:
             if self._sent:
-                self._note(key, Change.MOVED)
+                self._note(key, Difference.MOVED)
             if self._front and self._rules.system is System.ONE:
                 first, merged = self._front[0]
                 self._front[0] = first, SystemMessage(f"{merged.text}\n\n{message.text}")
-                self._note(key, Change.MERGED)
+                self._note(key, Difference.MERGED)
             else:
                 self._front.append((key, message))
 
@@ -316,11 +316,11 @@ class _Fitting:
         self._sent.append((key, message))
 
     def _insert(self, key: int, message: ChatMessage) -> None:
-        self._note(key, Change.INSERTED)
+        self._note(key, Difference.INSERTED)
         self._append(key, message)
 
     def _merge(self, key: int, message: ChatMessage) -> None:
-        self._note(key, Change.MERGED)
+        self._note(key, Difference.MERGED)
         if self._last is not None:
             first, _ = self._sent.pop(self._last)
             self._append(first, message)
@@ -329,7 +329,7 @@ class _Fitting:
 
     def _add_answer(self, key: int, message: AiMessage) -> None:
         if key in self._repeated:
-            self._note(key, Change.THINKING)
+            self._note(key, Difference.THINKING)
             rest = {name: value for name, value in message.attributes.items() if name != VENDOR_ATTRIBUTE}
             message = replace(message, attributes=rest)
         calls = message.tool_execution_requests
@@ -343,13 +343,13 @@ class _Fitting:
         elif text is None and not (
             self._rules.returns_responses and _has_own_tools(message, self._rules)
         ):  # no thought alone
-            self._note(key, Change.LEFT_OUT)
+            self._note(key, Difference.LEFT_OUT)
             return
         if text is not message.text or calls is not message.tool_execution_requests:
-            self._noted(key, Change.BLANK, text, message.text)
+            self._noted(key, Difference.BLANK, text, message.text)
             message = replace(message, text=text, tool_execution_requests=calls)
         if calls and self._rules.calls is Calls.TEXT:
-            self._note(key, Change.TEXT)
+            self._note(key, Difference.TEXT)
             called = [f"[Call of the tool {call.name}: {call.arguments}]" for call in calls]
             message = replace(message, text="\n\n".join(filter(None, [text, *called])), tool_execution_requests=())
         self._add(key, message)
@@ -362,9 +362,9 @@ class _Fitting:
         self._tools[name] = None
         if (made, name, arguments) == (call.id, call.name, call.arguments):
             return call
-        self._noted(key, Change.CALL_ID, made, call.id)
-        self._noted(key, Change.NAME, name, call.name)
-        self._noted(key, Change.ARGUMENTS, arguments, call.arguments)
+        self._noted(key, Difference.CALL_ID, made, call.id)
+        self._noted(key, Difference.NAME, name, call.name)
+        self._noted(key, Difference.ARGUMENTS, arguments, call.arguments)
         return ToolExecutionRequest(made, name, arguments)
 
     def _made_ids(self, messages: Sequence[tuple[int, ChatMessage]]) -> Mapping[tuple[int, int], str]:
@@ -388,7 +388,7 @@ class _Fitting:
         waiting: list[tuple[int, AiMessage]] = []
         for key, message in self._sent:
             if isinstance(message, AiMessage) and len(message.tool_execution_requests) > 1:
-                self._note(key, Change.SPLIT)
+                self._note(key, Difference.SPLIT)
                 first, *others = message.tool_execution_requests
                 waiting = [(key, replace(message, tool_execution_requests=(first,)))]
                 waiting += [(key, AiMessage(None, None, [call])) for call in others]
@@ -402,7 +402,7 @@ class _Fitting:
         if self._rules.calls is not Calls.TEXT:
             self._add(key, message)
             return
-        self._note(key, Change.TEXT)
+        self._note(key, Difference.TEXT)
         contents = [TextContent(f"[Result of the tool {message.tool_name}:]"), *message.contents]
         texts = [each.text for each in contents if isinstance(each, TextContent)]
         self._add(key, UserMessage("\n".join(texts) if len(texts) == len(contents) else contents))
@@ -413,8 +413,8 @@ class _Fitting:
         contents = self._contents(key, message.contents, is_result=True)
         if contents is message.contents and (message.id, message.tool_name) == (call.id, call.name):
             return message
-        self._noted(key, Change.CALL_ID, call.id, message.id)
-        self._noted(key, Change.NAME, call.name, message.tool_name)
+        self._noted(key, Difference.CALL_ID, call.id, message.id)
+        self._noted(key, Difference.NAME, call.name, message.tool_name)
         return replace(message, id=call.id, tool_name=call.name, contents=contents)
 
     # What people and tools say
@@ -424,7 +424,7 @@ class _Fitting:
         name = message.name
         if name is not None:
             kept = "".join("_" if each.isspace() or each in "<|\\/>" else each for each in name[:MAX_NAME]) or None
-            name = self._noted(key, Change.NAME, kept, name)
+            name = self._noted(key, Difference.NAME, kept, name)
         if contents is message.contents and name == message.name:
             return message
         return replace(message, contents=contents, name=name)
@@ -439,16 +439,16 @@ class _Fitting:
                 if rules.words is not Words.VISIBLE or (content.text and not content.text.isspace()):
                     fitted.append(content)
                 else:
-                    self._note(key, Change.BLANK)
+                    self._note(key, Difference.BLANK)
             elif content is not None:
                 fitted.append(self._file(key, content, is_asked=is_asked, is_result=is_result))
         if not fitted:
             fitted.append(NO_TEXT)
-            self._note(key, Change.BLANK)
+            self._note(key, Difference.BLANK)
         is_pdf_alone = all(not isinstance(each, TextContent) for each in fitted)
         if rules.text_beside_pdf and is_pdf_alone and any(isinstance(each, PdfFileContent) for each in fitted):
             fitted.append(BESIDE_PDF)
-            self._note(key, Change.INSERTED)
+            self._note(key, Difference.INSERTED)
         return contents if len(fitted) == len(contents) and all(map(_is, fitted, contents)) else tuple(fitted)
 
     # Files
@@ -461,7 +461,7 @@ class _Fitting:
                 return content
             typed = replace(source, mime_type=media_type_of(source, data))
             return replace(content, **{_FIELDS[type(content)]: typed})
-        self._note(key, Change.FILE)
+        self._note(key, Difference.FILE)
         if is_asked and self._unsupported is None:
             self._unsupported = _described(content)
         return TextContent(f"[{_described(content)} left out]")

@@ -16,8 +16,8 @@ from django.utils import timezone, translation
 from chatmemory_django.chat.runs.leases import State, Taken
 from chatmemory_django.chat.runs.streams import KEEP, Maker, Piece
 from chatmemory_django.db.contexts import ThreadContext
-from chatmemory_django.db.private import empty_frames
 from chatmemory_django.db.threads import bring_into, in_background
+from chatmemory_django.private import empty_frames
 from chatmemory_django.stores.base import LeaseLostError
 
 PING_AFTER = 15.0

@@ -7,6 +7,6 @@ have are kept in its attributes, and returned unchanged.
 """
 
 from chatmemory_django.chat.ui_messages.reading import from_ui_message, message_sequence
-from chatmemory_django.chat.ui_messages.writing import Approval, Row, to_ui_messages, ui_id
+from chatmemory_django.chat.ui_messages.writing import Approval, MessageRow, to_ui_messages, ui_id
 
-__all__ = ["Approval", "Row", "from_ui_message", "message_sequence", "to_ui_messages", "ui_id"]
+__all__ = ["Approval", "MessageRow", "from_ui_message", "message_sequence", "to_ui_messages", "ui_id"]

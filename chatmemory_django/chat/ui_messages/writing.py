@@ -45,7 +45,7 @@ FINISH_REASONS = {
 _USAGE = {"input": "inputTokens", "output": "outputTokens", "total": "totalTokens"}
 
 
-class Row(Protocol):
+class MessageRow(Protocol):
     """The required attributes of a stored message; ``models.Message`` has them."""
 
     @property
@@ -93,12 +93,12 @@ class Approval(NamedTuple):
 class _Answer(NamedTuple):
     """A row of an answer: a message of the model, or the result of a tool."""
 
-    row: Row
+    row: MessageRow
     message: AiMessage | ToolExecutionResultMessage
 
 
 def to_ui_messages(
-    rows: Iterable[Row],
+    rows: Iterable[MessageRow],
     approvals: Mapping[tuple[int, int], Approval] = MappingProxyType({}),
     *,
     unknown: str = OUTCOME_UNKNOWN,
@@ -132,7 +132,7 @@ def to_ui_messages(
     return messages + _answered(answer, approvals, unknown)
 
 
-def _in_place(rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval]) -> Iterable[Row]:
+def _in_place(rows: Iterable[MessageRow], approvals: Mapping[tuple[int, int], Approval]) -> Iterable[MessageRow]:
     """Return *rows* with the results of calls that were decided late in the answers with these calls."""
     if not approvals:
         return rows
@@ -146,7 +146,7 @@ def _in_place(rows: Iterable[Row], approvals: Mapping[tuple[int, int], Approval]
     return [rows[index] for index in sorted(places, key=lambda index: places[index])]
 
 
-def ui_id(row: Row) -> str:
+def ui_id(row: MessageRow) -> str:
     """Return the id of the ``UIMessage`` that begins with *row*: its client id if it has one."""
     return unedited(row.client_message_id or f"message-{row.sequence}")
 
@@ -218,13 +218,13 @@ def answer_text(message: AiMessage) -> str:
     return refusal if isinstance(refusal, str) else ""
 
 
-def _ui_message(row: Row, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
+def _ui_message(row: MessageRow, role: str, parts: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     if isinstance(metadata, Mapping):  # a page may have sent any other JSON there
         metadata = {CREATED_AT: timestamp(row.created_at), **metadata}
     return {"id": ui_id(row), "role": role, "metadata": metadata, "parts": parts}
 
 
-def _question_metadata(row: Row, message: UserMessage) -> Any:
+def _question_metadata(row: MessageRow, message: UserMessage) -> Any:
     kept = _kept(message, "metadata", {})
     reason = (row.metadata or {}).get(REJECTED)
     if not isinstance(reason, str):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, Keys, OwnerKeys
@@ -30,6 +29,7 @@ from chatmemory_django.contrib.encryption.values import (
 )
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, RowKey
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from chatmemory_django.models import ConversationQuerySet
@@ -52,7 +52,7 @@ class Cipher:
         return bool(Encryption.current().OWNER_KEYS)
 
     @cached_property
-    @sensitive_variables()
+    @private
     def keys(self) -> Keys:
         """The keys of the site."""
         options = Encryption.current()
@@ -100,7 +100,7 @@ class _Coder:
     def __init__(self, cipher: Cipher, address: Address) -> None:
         self._cipher = cipher
         self._using = address.using
-        self._living = address.conversation
+        self._is_begun = address.conversation is None and address.memory_id is not None
         self._owner = _owner_of(address)
         self._decrypters: dict[tuple[str, str], Callable[[str], str]] = {}
 
@@ -142,8 +142,8 @@ class _Coder:
             return self._cipher.keys.current()
         if self._using not in owner.keys:
             living = owner.living
-            if living is None and self._living is None and row:
-                living = row[0]  # an answer, say, whose conversation is not known
+            if living is None and self._is_begun and row:
+                living = row[0]  # an answer, say, whose conversation is known by its memory id
             owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living)
         return owner.keys[self._using]
 

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django.contrib.encryption.values import (
     KEY_BYTES,
@@ -25,6 +24,7 @@ from chatmemory_django.contrib.encryption.values import (
     key_id_of,
     to_key,
 )
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -43,13 +43,13 @@ OWNER_PREFIX = "@"
 _WRAPPED = "chatmemory_encryption.ownerkey.wrapped"
 
 
-@sensitive_variables()
+@private
 def new_key() -> str:
     """Return a new key for ``KEYS``: ``<id>:<Base64>``."""
     return f"{secrets.token_hex(4)}:{binascii.b2a_base64(secrets.token_bytes(KEY_BYTES), newline=False).decode()}"
 
 
-@sensitive_variables()
+@private
 def parse(key: object) -> tuple[str, bytes]:
     """Return the id and the bytes of *key*, as ``new_key`` writes it; ``ValueError`` states what is wrong with it."""
     if not isinstance(key, str):
@@ -74,7 +74,7 @@ class Keys:
     ``wrap`` and ``unwrap``.
     """
 
-    @sensitive_variables()
+    @private
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = {key_id: to_key(key_id, data) for key_id, data in map(parse, keys)}
 
@@ -92,12 +92,12 @@ class Keys:
         """Return what begins each key that ``wrap`` returns now, and none that has to be wrapped again."""
         return f"{PREFIX}{self.current().id}:"
 
-    @sensitive_variables()
+    @private
     def wrap(self, key: bytes) -> str:
         """Return *key*, of an owner, encrypted, as it is stored."""
         return encrypt(key.hex(), self.current(), _WRAPPED)
 
-    @sensitive_variables()
+    @private
     def unwrap(self, wrapped: str) -> bytes:
         """Return the key of an owner that ``wrap`` has encrypted as *wrapped*."""
         key_id = key_id_of(wrapped) or ""
@@ -124,7 +124,7 @@ class OwnerKeys:
                 self._put(found, *_place(using), key_id)
         return found
 
-    @sensitive_variables()
+    @private
     def of(self, owner: str, using: str, living: Hashable = None) -> Key:
         """
         Return the key that encrypts for *owner* in the database *using*; create it if there is none.
@@ -160,7 +160,7 @@ class OwnerKeys:
                 _rows(using).filter(owner=owner).delete()
         self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
 
-    @sensitive_variables()
+    @private
     def wrap_all(self, using: str, *, dry_run: bool) -> int:
         """Wrap the keys of the database *using* that are not wrapped by the key that wraps now; return how many."""
         outdated = _rows(using).exclude(wrapped__startswith=self._keys.wrapped_now())
@@ -181,7 +181,7 @@ class OwnerKeys:
         found = map(key_id_of, _rows(using).values_list("wrapped", flat=True).iterator())
         return Counter(key_id for key_id in found if key_id is not None)
 
-    @sensitive_variables()
+    @private
     def _unwrapped(self, row: OwnerKey) -> Key:
         return to_key(row.id, self._keys.unwrap(row.wrapped), row.owner)
 

@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.views.decorators.debug import sensitive_variables
-
 from chatmemory_django.db.row_codec import UnreadableError
+from chatmemory_django.private import private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -52,7 +51,7 @@ class Key(NamedTuple):
     owner: str | None = None
 
 
-@sensitive_variables()
+@private
 def to_key(key_id: str, data: bytes, owner: str | None = None) -> Key:
     """Return the key that consists of *data*, ``KEY_BYTES`` bytes."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only needed where the app is installed

@@ -16,7 +16,7 @@ from chatmemory_django.contrib.files.models import MediaFile, MediaReference
 from chatmemory_django.contrib.files.moving import encode_again, share
 from chatmemory_django.contrib.files.reading import complete, complete_row, file_in
 from chatmemory_django.contrib.files.releasing import release, release_originals
-from chatmemory_django.contrib.files.uploads import Uploads, take_out
+from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.models import Conversation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ __all__ = [
     "without_marks",
 ]
 
-uploads = Uploads
+uploads = StorageUploads
 
 
 def quota() -> int | None:

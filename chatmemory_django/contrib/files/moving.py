@@ -16,7 +16,7 @@ from chatmemory_django.contrib.files.marks import marked, references
 from chatmemory_django.contrib.files.models import MAY_HAVE_FILES, MediaFile, MediaReference, keep_files, locked
 from chatmemory_django.contrib.files.reading import coder_at, complete, complete_verbatim, contents_of, decoded
 from chatmemory_django.contrib.files.releasing import delete_files, delete_references
-from chatmemory_django.contrib.files.uploads import Uploads, take_out
+from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Address, Coder, address_of, owner_of
@@ -58,7 +58,7 @@ def share(source: Conversation, forked: Conversation) -> None:
             MediaReference(conversation_id=forked.pk, sequence=sequence, file_id=file) for sequence, file, _ in found
         )
         return
-    uploads = Uploads(using)
+    uploads = StorageUploads(using)
     with writing(uploads):
         for part in in_parts(found, 8):
             contents = contents_of(Address(using, source.pk), {sha256 for _, _, sha256 in part})
@@ -106,9 +106,9 @@ def _take_over(conversation: Conversation, file: MediaFile, content: bytes) -> N
     all_of_it = MediaReference.objects.using(using).filter(file_id=file.pk).order_by()
     rows = all_of_it.filter(conversation_id=conversation.pk)
     sequences = list(rows.values_list("sequence", flat=True))
-    own = [Uploads.file(file.sha256, content)]
+    own = [StorageUploads.file(file.sha256, content)]
     owner = owner_of(conversation)
-    uploads = Uploads(using)
+    uploads = StorageUploads(using)
     with writing(uploads):
         uploads.store(owner, conversation.pk, own)
         uploads.refer(owner, conversation.pk, [(sequence, own) for sequence in sequences])
@@ -177,7 +177,7 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
     count = size = 0
     at = address_of(conversation)
     owner, coder = owner_of(conversation), coder_at(at)
-    uploads = Uploads(at.using)
+    uploads = StorageUploads(at.using)
     with writing(uploads):
         for sequence, kind, *texts in rows.values_list("sequence", "type", *map(as_stored, TEXTS)):
             if coder is not None:

@@ -38,7 +38,7 @@ def take_out(message: ChatMessage, verbatim: str | None, where: str) -> TakenOut
     return message, verbatim, several
 
 
-class Uploads:
+class StorageUploads:
     """See ``message_codec.Uploads``; *using* is the database of the write."""
 
     def __init__(self, using: str) -> None:

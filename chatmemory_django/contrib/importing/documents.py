@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from chatmemory_django import conf
-from chatmemory_django.contrib.importing.moved import Moved, ReadMessages, Source, Step, UnreadableError
+from chatmemory_django.contrib.importing.moved import Moved, ReadMessages, ReadResult, Source, UnreadableSourceError
 
 READ_CHARACTERS = 1024 * 1024
 """The number of characters that are read at a time."""
@@ -81,7 +81,7 @@ def _opened(source: str, name: re.Pattern[str]) -> Iterator[list[_File]]:
             return
         found = sorted((each for each in files if name.fullmatch(each.name)), key=attrgetter("name"))
         if not found:
-            raise UnreadableError(f"There is no file in {source!r} whose name matches {name.pattern!r}.")
+            raise UnreadableSourceError(f"There is no file in {source!r} whose name matches {name.pattern!r}.")
         yield found
 
 
@@ -89,16 +89,16 @@ def _file(path: Path) -> _File:
     return _File(path.name, path.stat().st_size, lambda: path.open("rb"))
 
 
-def _conversations(files: Sequence[_File], read: ReadMessages) -> Iterator[Step]:
+def _conversations(files: Sequence[_File], read: ReadMessages) -> Iterator[ReadResult]:
     for file in files:
         done = 0
         try:
             with _text(file, MAX_ESCAPED * conf.general().MAX_MESSAGE_BYTES) as text:
                 for memory_id, conversation in _by_id(text, file.name, read):
                     size, done = text.position() - done, text.position()
-                    yield Step(memory_id, conversation, size)
-        except UnreadableError as exc:
-            yield Step(file.name, ValueError(str(exc)), file.size - done)
+                    yield ReadResult(memory_id, conversation, size)
+        except UnreadableSourceError as exc:
+            yield ReadResult(file.name, ValueError(str(exc)), file.size - done)
 
 
 def _by_id(text: _Text, name: str, read: ReadMessages) -> Iterator[tuple[str, Moved | ValueError]]:
@@ -110,7 +110,7 @@ def _by_id(text: _Text, name: str, read: ReadMessages) -> Iterator[tuple[str, Mo
         return
     if not text.skip("{"):
         text.value()  # an error if it is no JSON at all
-        raise UnreadableError(f"{name} must be a list of messages, or an object of such lists.")
+        raise UnreadableSourceError(f"{name} must be a list of messages, or an object of such lists.")
     others: list[tuple[str, ValueError]] = []
     has_store = False
     for key in text.names():
@@ -144,7 +144,7 @@ def _moved(text: _Text, read: ReadMessages) -> Moved | ValueError:
         return ValueError(str(exc))
 
 
-def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[Step]:
+def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[ReadResult]:
     for file in files:
         done = 0
         with _text(file, MAX_CHARACTERS) as text:
@@ -160,13 +160,13 @@ def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[Step]:
                     found = ValueError(str(exc))
                 except RecursionError:
                     found = ValueError("It is nested too deeply.")
-                yield Step(memory_id, found, size)
+                yield ReadResult(memory_id, found, size)
 
 
 def _array(text: _Text, name: str) -> Iterator[Any]:
     """Yield the items of the array in *text*, each as soon as it is complete."""
     if not text.skip("["):
-        raise UnreadableError(f"{name} must be a list of conversations.")
+        raise UnreadableSourceError(f"{name} must be a list of conversations.")
     count = 0
     try:
         for item in text.items():
@@ -175,14 +175,14 @@ def _array(text: _Text, name: str) -> Iterator[Any]:
     except NotJsonError as exc:
         if exc.is_damaged:
             raise
-        raise UnreadableError(f"{name} is truncated or is not JSON after conversation {count}.") from None
+        raise UnreadableSourceError(f"{name} is truncated or is not JSON after conversation {count}.") from None
 
 
 DAMAGES = (BadZipFile, EOFError, zlib.error)
 """The errors of what is in a damaged archive."""
 
 
-class NotJsonError(UnreadableError):
+class NotJsonError(UnreadableSourceError):
     """The error for a file that is not JSON, or not even readable."""
 
     def __init__(self, message: str, *, is_damaged: bool = False) -> None:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from chatmemory_django.contrib.importing import chatgpt, langchain, langchain4j, llama_index, openai_agents, pydantic_ai
 from chatmemory_django.contrib.importing.documents import open_array, open_conversations
-from chatmemory_django.contrib.importing.moved import ReadMessages, Source, UnreadableError
+from chatmemory_django.contrib.importing.moved import ReadMessages, Source, UnreadableSourceError
 from chatmemory_django.contrib.importing.tables import ReadRow, Table, is_database, open_table
 
 TABLES: dict[str, tuple[Table, ReadRow]] = {
@@ -32,7 +32,7 @@ def open_source(framework: str, source: str, table: str | None = None) -> Abstra
     Open the data of *framework*: a database, with *table* if the table is not named as by default, or a JSON file.
 
     Raises:
-        UnreadableError: It is neither, or not that framework's; this may also be raised while it is read.
+        UnreadableSourceError: It is neither, or not that framework's; this may also be raised while it is read.
         OSError: The file does not exist, or cannot be read.
 
     """
@@ -43,4 +43,4 @@ def open_source(framework: str, source: str, table: str | None = None) -> Abstra
         return open_array(source, chatgpt.FILES, chatgpt.read_conversation)
     if framework in MESSAGES and not is_database(source):
         return open_conversations(source, MESSAGES[framework])
-    raise UnreadableError(f"{framework} does not store messages in a table; pass its JSON.")
+    raise UnreadableSourceError(f"{framework} does not store messages in a table; pass its JSON.")

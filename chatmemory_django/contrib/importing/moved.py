@@ -13,7 +13,7 @@ from chatmemory_django.messages import NewMessage
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class UnreadableError(ValueError):
+class UnreadableSourceError(ValueError):
     """The source as a whole is invalid."""
 
 
@@ -42,7 +42,7 @@ class Moved(NamedTuple):
     """The position of the message that the next one follows; None for the last."""
 
 
-class Step(NamedTuple):
+class ReadResult(NamedTuple):
     """The result of one read: a conversation, or the error that makes it invalid."""
 
     memory_id: str
@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
     noun: str
     total: int
-    steps: Iterator[Step]
+    steps: Iterator[ReadResult]
 
 
 def moment(value: Any) -> datetime | None:

@@ -27,7 +27,7 @@ MAX_TIMES = 200
 """The maximum number of messages whose times are set by one statement."""
 
 
-class Outcome(Enum):
+class StoreResult(Enum):
     """The result for a conversation."""
 
     STORED = auto()
@@ -41,7 +41,9 @@ class ConflictError(ValueError):
     """The stored conversation differs from the one that was read. It is not changed."""
 
 
-def store(memory_id: str, moved: Moved, owner: AbstractBaseUser | None = None, *, using: str | None = None) -> Outcome:
+def store(
+    memory_id: str, moved: Moved, owner: AbstractBaseUser | None = None, *, using: str | None = None
+) -> StoreResult:
     """
     Store *moved* as the conversation *memory_id* of *owner*; if it exists already, add the new messages.
 
@@ -54,7 +56,7 @@ def store(memory_id: str, moved: Moved, owner: AbstractBaseUser | None = None, *
 
     """
     if not moved.messages:
-        return Outcome.PRESENT
+        return StoreResult.PRESENT
     using = using or router.db_for_write(Conversation)
     return tried_again(using, _Storing(memory_id, moved, owner, using).run)
 
@@ -70,14 +72,14 @@ class _Storing:
         self._window = MemoryConfiguration.of(memory_id).window()
         self._rows = [stored_columns(message.new) for message in moved.messages]
 
-    def run(self) -> Outcome:
+    def run(self) -> StoreResult:
         """Store the new messages, in one transaction."""
-        result = Outcome.PRESENT
+        result = StoreResult.PRESENT
         with self._store.exclusive(self._memory_id):
             conversation = self._locked()
             sequences, conflict = self._present(conversation)
             if conflict is None and len(sequences) < len(self._rows):
-                result = Outcome.CONTINUED if sequences else Outcome.STORED
+                result = StoreResult.CONTINUED if sequences else StoreResult.STORED
                 self._append(sequences)
                 self._date(conversation, sequences)
         if conflict is not None:  # raised here, so that the caller's transaction stays usable

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 
-from chatmemory_django.contrib.importing.moved import Moved, MovedMessage, Source, Step, UnreadableError
+from chatmemory_django.contrib.importing.moved import Moved, MovedMessage, ReadResult, Source, UnreadableSourceError
 from chatmemory_django.db.batches import in_parts
 
 ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
@@ -76,22 +76,22 @@ class _Rows:
         self._table = table
         names = self._names()
         if missing := {table.key, table.conversation, *table.columns} - names:
-            raise UnreadableError(f"The table {table.name!r} has no column {min(missing)!r}.")
+            raise UnreadableSourceError(f"The table {table.name!r} has no column {min(missing)!r}.")
         self._columns = [*table.columns, *(name if name in names else None for name in table.optional)]
         self._keys = self._read_keys()
         self.total = sum(map(len, self._keys.values()))
 
-    def steps(self, read: ReadRow) -> Iterator[Step]:
+    def steps(self, read: ReadRow) -> Iterator[ReadResult]:
         """Yield the conversations, each with its rows in order."""
         for memory_id, keys in self._keys.items():
-            yield Step(str(memory_id), self._moved(memory_id, keys, read), len(keys))
+            yield ReadResult(str(memory_id), self._moved(memory_id, keys, read), len(keys))
 
     def _moved(self, memory_id: object, keys: array[int], read: ReadRow) -> Moved | ValueError:
         if memory_id is None:
             return ValueError(f"It has no {self._table.conversation}.")
         try:
             return Moved([message for key, row in self._rows(keys) for message in read(row, f"row {key}")])
-        except UnreadableError:
+        except UnreadableSourceError:
             raise
         except (RecursionError, TypeError, ValueError) as exc:
             return ValueError(str(exc))
@@ -102,7 +102,7 @@ class _Rows:
             _tolerate_other_encodings(self._connection)
             introspection = self._connection.introspection
             if self._table.name not in introspection.table_names(cursor):
-                raise UnreadableError(f"There is no table {self._table.name!r}; use --table for another name.")
+                raise UnreadableSourceError(f"There is no table {self._table.name!r}; use --table for another name.")
             return {column.name for column in introspection.get_table_description(cursor, self._table.name)}
 
     def _read_keys(self) -> dict[Any, array[int]]:
@@ -141,7 +141,7 @@ def _unreadable() -> Iterator[None]:
         yield
     # MySQL's driver raises TypeError for an invalid option.
     except (DatabaseError, ImproperlyConfigured, TypeError) as exc:
-        raise UnreadableError(f"The database cannot be read: {exc}") from exc
+        raise UnreadableSourceError(f"The database cannot be read: {exc}") from exc
 
 
 def _tolerate_other_encodings(connection: BaseDatabaseWrapper) -> None:
@@ -161,7 +161,7 @@ def _connection(source: str) -> BaseDatabaseWrapper:
 
 def _of_file(path: Path) -> dict[str, Any]:
     if not is_database(str(path)):
-        raise UnreadableError(f"{str(path)!r} is not a SQLite database.")
+        raise UnreadableSourceError(f"{str(path)!r} is not a SQLite database.")
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{path.resolve().as_uri()}?mode=ro"}
 
 
@@ -172,7 +172,7 @@ def _of_url(url: str) -> dict[str, Any]:
     if kind == "sqlite":
         return _of_file(Path(unquote(parts.path).removeprefix("/")))
     if kind not in ENGINES:
-        raise UnreadableError(f"A URL must begin with sqlite, postgresql, mysql or mariadb, not {kind!r}.")
+        raise UnreadableSourceError(f"A URL must begin with sqlite, postgresql, mysql or mariadb, not {kind!r}.")
     return {
         "ENGINE": f"django.db.backends.{ENGINES[kind]}",
         "NAME": unquote(parts.path.removeprefix("/")),

@@ -18,7 +18,6 @@ import msgspec
 from asgiref.sync import ThreadSensitiveContext
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf
 from chatmemory_django.access import (
@@ -33,6 +32,7 @@ from chatmemory_django.contrib.mcp.tools import TOOLS, ConversationTool, Refused
 from chatmemory_django.db.contexts import current
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import context_of, in_thread, leave_thread
+from chatmemory_django.private import to_log
 
 try:
     from mcp.server.context import ServerRequestContext
@@ -151,7 +151,6 @@ async def _list_tools(context: ServerRequestContext[Any, Any], params: Any) -> L
     return ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
 
 
-@sensitive_variables()
 async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
     if params.name not in TOOLS:
         raise MCPError(INVALID_PARAMS, f"There is no tool {params.name!r}.")
@@ -164,8 +163,8 @@ async def _call_tool(context: ServerRequestContext[Any, Any], params: CallToolRe
         text = TextContent(text=msgspec.json.encode(found).decode())
     except (EncryptedError, msgspec.ValidationError, RefusedError) as exc:
         return CallToolResult(content=[TextContent(text=str(exc))], is_error=True)
-    except Exception:
-        logger.exception("The tool %s failed.", params.name)
+    except Exception as exc:
+        logger.exception("The tool %s failed.", params.name, exc_info=to_log(exc))
         return CallToolResult(content=[TextContent(text="The tool failed; try again later.")], is_error=True)
     return CallToolResult(content=[text], structured_content=found)
 

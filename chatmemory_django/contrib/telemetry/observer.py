@@ -66,12 +66,12 @@ def note(event: str, /, **values: Any) -> None:
         _NOTES[event](**values)
 
 
-def begin(operation: str, /, **values: Any) -> Span | Summary | None:
+def begin(operation: str, /, **values: Any) -> BegunSpan | BegunSummary | None:
     """See ``observing.Observer``."""
     return _OPERATIONS[operation](**values) if operation in _OPERATIONS else None
 
 
-class Span:
+class BegunSpan:
     """A span, which begins now."""
 
     def __init__(self, name: str, subject: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
@@ -108,7 +108,7 @@ class _Active:
         context.detach(self._token)
 
 
-class Summary:
+class BegunSummary:
     """The seconds that it takes to make a summary, which begins now: a metric, and no span."""
 
     def __init__(self) -> None:
@@ -132,14 +132,14 @@ def short(name: str) -> str:
     return f"{name[: MAX_ID - 17].encode('ascii', 'replace').decode()}~{digest}"
 
 
-def _answer(assistant: Any) -> Span:
+def _answer(assistant: Any) -> BegunSpan:
     model = str(getattr(assistant.model, "model_name", "") or "")
-    return Span("invoke_agent", assistant.name, {AGENT: assistant.name, MODEL: model})
+    return BegunSpan("invoke_agent", assistant.name, {AGENT: assistant.name, MODEL: model})
 
 
-def _tool(name: str | None, call_id: str | None) -> Span:
+def _tool(name: str | None, call_id: str | None) -> BegunSpan:
     """Return the span of a call of the tool *name*; it fails without one: the model gave another."""
-    span = Span("execute_tool", name, {TOOL: name, TOOL_TYPE: "function", TOOL_CALL: (call_id or "")[:MAX_ID]})
+    span = BegunSpan("execute_tool", name, {TOOL: name, TOOL_TYPE: "function", TOOL_CALL: (call_id or "")[:MAX_ID]})
     if name is None:
         _fail(span._span, LookupError())
     return span
@@ -228,10 +228,10 @@ _NOTES: Mapping[str, Callable[..., None]] = {
     "waiting": lambda change: _instrument(WAITING_METRIC).add(change),
 }
 
-_OPERATIONS: Mapping[str, Callable[..., Span | Summary]] = {
+_OPERATIONS: Mapping[str, Callable[..., BegunSpan | BegunSummary]] = {
     "answer": _answer,
-    "delete": lambda: Span("delete_memory"),
-    "search": lambda: Span("search_memory"),
-    "summarize": Summary,
+    "delete": lambda: BegunSpan("delete_memory"),
+    "search": lambda: BegunSpan("search_memory"),
+    "summarize": BegunSummary,
     "tool": _tool,
 }

@@ -34,18 +34,9 @@ class Command(ConversationsCommand):
             help="Correct the counters to match the rows, and delete files that no message has and what erasures left.",
         )
 
-    def handle(
-        self,
-        *,
-        user: str | None,
-        memory_ids: list[str] | None,
-        repair: bool,
-        database: str | None,
-        verbosity: int,
-        **options: Any,
-    ) -> None:
+    def handle(self, *, repair: bool, verbosity: int, **selection: Any) -> None:
         """Check the conversations, and print the findings."""
-        conversations = self.conversations(database, user, memory_ids)
+        conversations = self.conversations(**selection)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             count = check(
                 conversations,
@@ -54,7 +45,7 @@ class Command(ConversationsCommand):
                 repair=repair,
                 each=lambda *done: progress.advance(),
             )
-        if user is None and memory_ids is None:
+        if selection["user"] is None and selection["memory_ids"] is None:
             if message_codec.installed is not None:
                 count += message_codec.installed.check(conversations.db, self.stdout.write, repair=repair)
             count += self.check_erased(conversations.db, repair=repair)

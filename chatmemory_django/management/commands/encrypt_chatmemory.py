@@ -25,20 +25,11 @@ class Command(ConversationsCommand):
         self.add_selection(parser)
         parser.add_argument("--dry-run", action="store_true", help="Print how many rows there are, and change none.")
 
-    def handle(
-        self,
-        *,
-        user: str | None,
-        memory_ids: list[str] | None,
-        dry_run: bool,
-        database: str | None,
-        verbosity: int,
-        **options: Any,
-    ) -> None:
+    def handle(self, *, dry_run: bool, verbosity: int, **selection: Any) -> None:
         """Encrypt the texts, and print how many rows they were in."""
         if installed() is None:
             raise CommandError(f"{APP!r} is not in INSTALLED_APPS.")
-        conversations = self.conversations(database, user, memory_ids)
+        conversations = self.conversations(**selection)
         wrapped = wrap_keys(conversations.db, dry_run=dry_run)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance())

@@ -28,18 +28,9 @@ class Command(ConversationsCommand):
         self.add_selection(parser, required=True)
         parser.add_argument("--dry-run", action="store_true", help="Print what would be erased, without erasing it.")
 
-    def handle(
-        self,
-        *,
-        user: str | None,
-        memory_ids: list[str] | None,
-        dry_run: bool,
-        database: str | None,
-        verbosity: int,
-        **options: Any,
-    ) -> None:
+    def handle(self, *, dry_run: bool, verbosity: int, **selection: Any) -> None:
         """Erase the conversations, and print a receipt, even if the command is stopped before all are erased."""
-        conversations = self.conversations(database, user, memory_ids)
+        conversations = self.conversations(**selection)
         if not dry_run:
             delete_left(conversations.db)  # what a run that was stopped has left
         keys = list(conversations.order_by("pk").values_list("pk", flat=True))

@@ -44,18 +44,10 @@ class Command(ConversationsCommand):
         )
 
     def handle(
-        self,
-        *,
-        user: str | None,
-        memory_ids: list[str] | None,
-        output: Path | None,
-        form: Literal["jsonl", "text", "html"],
-        database: str | None,
-        verbosity: int,
-        **options: Any,
+        self, *, output: Path | None, form: Literal["jsonl", "text", "html"], verbosity: int, **selection: Any
     ) -> None:
         """Write the lines."""
-        conversations = self.conversations(database, user, memory_ids)
+        conversations = self.conversations(**selection)
         total = conversations.aggregate(total=Sum("total_messages", default=0))["total"]
         with self.progress("messages", total, verbosity) as progress, contextlib.ExitStack() as stack:
             write: Callable[[str], object] = partial(self.stdout.write, ending="")

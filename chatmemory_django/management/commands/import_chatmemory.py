@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.contrib.importing.frameworks import FRAMEWORKS, open_source
-from chatmemory_django.contrib.importing.moved import Source, UnreadableError
-from chatmemory_django.contrib.importing.storing import Outcome, store
-from chatmemory_django.management.base import ConversationsCommand, Progress
+from chatmemory_django.contrib.importing.moved import Source, UnreadableSourceError
+from chatmemory_django.contrib.importing.storing import StoreResult, store
+from chatmemory_django.management.base import ConversationsCommand, ProgressBar
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import JsonLinesError, import_lines
 
@@ -87,14 +87,14 @@ class Command(ConversationsCommand):
         try:
             with open_source(framework, source, table) as moving:
                 self._move(moving, prefix, owner, database, verbosity)
-        except UnreadableError as exc:
+        except UnreadableSourceError as exc:
             raise CommandError(str(exc)) from None
 
     def _move(
         self, source: Source, prefix: str, owner: AbstractBaseUser | None, database: str | None, verbosity: int
     ) -> None:
         """Import the conversations of another framework."""
-        counts = Counter[Outcome]()
+        counts = Counter[StoreResult]()
         refused = 0
         try:
             with self.progress(source.noun, source.total, verbosity) as progress:
@@ -109,8 +109,8 @@ class Command(ConversationsCommand):
                     progress.advance(size)
         finally:
             self.stdout.write(
-                f"Imported {counts[Outcome.STORED]:,} conversations, added to {counts[Outcome.CONTINUED]:,}; "
-                f"{counts[Outcome.PRESENT]:,} already existed."
+                f"Imported {counts[StoreResult.STORED]:,} conversations, added to {counts[StoreResult.CONTINUED]:,}; "
+                f"{counts[StoreResult.PRESENT]:,} already existed."
             )
         if refused:
             raise CommandError(f"{refused:,} conversations were not imported.")
@@ -139,7 +139,7 @@ class Command(ConversationsCommand):
         self.stdout.write(f"Imported {count:,} conversations.")
 
 
-def _noted(lines: IO[bytes], progress: Progress) -> Iterator[bytes]:
+def _noted(lines: IO[bytes], progress: ProgressBar) -> Iterator[bytes]:
     for line in lines:
         yield line
         progress.advance(len(line))

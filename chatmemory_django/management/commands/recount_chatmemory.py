@@ -25,17 +25,9 @@ class Command(ConversationsCommand):
         super().add_arguments(parser)
         self.add_selection(parser)
 
-    def handle(
-        self,
-        *,
-        user: str | None,
-        memory_ids: list[str] | None,
-        database: str | None,
-        verbosity: int,
-        **options: Any,
-    ) -> None:
+    def handle(self, *, verbosity: int, **selection: Any) -> None:
         """Recount the tokens, and print of how many conversations."""
-        conversations = self.conversations(database, user, memory_ids)
+        conversations = self.conversations(**selection)
         others = 0
 
         def refuse(conversation: Conversation, error: Exception) -> None:

@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from django.db import connections, router, transaction
-from django.views.decorators.debug import sensitive_variables
 
 from chatmemory_django import conf, signals
 from chatmemory_django.core.limits import memory_key
@@ -30,6 +29,7 @@ from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, c
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.message_codec import MissingFileError, complete, complete_rows, may_refer
+from chatmemory_django.private import private
 from chatmemory_django.stores.base import Appended, AppendOptions, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
@@ -96,7 +96,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
-    @sensitive_variables()
+    @private
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         key = memory_key(memory_id)
 
@@ -112,7 +112,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
         return _again(read)
 
-    @sensitive_variables()
+    @private
     def read_memory(self, memory_id: object, window: Window) -> Reading:
         return _again(partial(self._read_memory, memory_id, window))
 
@@ -201,7 +201,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         found = Conversation.objects.using(using or self.using or router.db_for_read(Conversation))
         return found if self.owner is None else found.filter(owner=self._owner_key)
 
-    @sensitive_variables()
+    @private
     def append_messages(
         self,
         memory_id: object,
@@ -221,7 +221,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last
         return appended if written is None else appended._replace(conversation=written)
 
-    @sensitive_variables()
+    @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         costs = [window.cost(message) for message in messages] if window.is_additive else None
         eviction = window.trimmed(messages, costs)
@@ -231,7 +231,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         )
         self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
 
-    @sensitive_variables()
+    @private
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
@@ -322,7 +322,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         messages = complete(pending.messages, pending.keys[: len(pending.messages)], at, for_model=True)
         return pending._replace(messages=messages)
 
-    @sensitive_variables()
+    @private
     def put_summary(self, memory_id: object, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         return self._write(memory_id, create=False).run(Summarizing(pending, summary, window)) or False
 
@@ -368,7 +368,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             self._write(memory_id).lock()
             yield
 
-    @sensitive_variables()
+    @private
     async def run(self, method: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         # Django has no asynchronous transactions: a whole one runs in a single hop to the thread that has the
         # connection.

@@ -247,19 +247,8 @@ class Addition:
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         hidden += () if relocation is None else relocation.hidden
-        return Change(
-            before,
-            after,
-            rows,
-            left,
-            counts,
-            completes,
-            self._is_retry,
-            relocation,
-            aside,
-            cuts=cuts,
-            hidden=hidden,
-        ).checked()
+        change = Change(before, after, rows, left=left, counts=counts, completes=completes, is_retry=self._is_retry)
+        return change._replace(relocation=relocation, taken_up=aside, cuts=cuts, hidden=hidden).checked()
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
@@ -293,7 +293,7 @@ def _column(name: str, connection: BaseDatabaseWrapper) -> RawSQL:
     return RawSQL(f"c.{connection.ops.quote_name(field.column)}", ())  # noqa: S611  # only names
 
 
-@cache
+@lru_cache(64)  # one for each count
 def _history(*, owned: bool, before: bool, count: int | None, locks: bool) -> Statement:
     """Return the SELECT of the last *count* messages of a history, or all, newest first, as ``HistoryRow`` values."""
 

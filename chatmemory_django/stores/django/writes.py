@@ -54,7 +54,7 @@ _R = TypeVar("_R", covariant=True)
 _T = TypeVar("_T")
 
 
-class Decision(Protocol[_R]):
+class WriteDecision(Protocol[_R]):
     """An operation on a conversation, decided on a snapshot of it."""
 
     holds_for_nothing: bool
@@ -109,7 +109,7 @@ class Write:
         self._holds_lock = False
         """Whether this SQLite transaction has tried to write, and so is the only one that can."""
 
-    def run(self, decide: Decision[_T]) -> _T | None:
+    def run(self, decide: WriteDecision[_T]) -> _T | None:
         """
         Write what *decide* decides, and return its result; None if the conversation does not exist and is not created.
 
@@ -179,7 +179,7 @@ class Write:
             Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
         return statements.read(cursor, self._key, self._owner)
 
-    def _run_counted(self, decide: Decision[_T]) -> _T | None:
+    def _run_counted(self, decide: WriteDecision[_T]) -> _T | None:
         for _ in range(MAX_COUNTS):
             try:
                 return self._attempt(decide, may_count=False)
@@ -187,7 +187,7 @@ class Write:
                 exc.count()
         return self._attempt(decide, may_count=True)
 
-    def _attempt(self, decide: Decision[_T], *, may_count: bool) -> _T | None:
+    def _attempt(self, decide: WriteDecision[_T], *, may_count: bool) -> _T | None:
         refusal: Exception | None = None
         self._holds_lock = self._calls.are_written = False
         with self._connection.cursor() as cursor:
@@ -246,7 +246,7 @@ class Write:
         yield snapshot
 
     def _decided_unlocked(
-        self, decide: Decision[_T], snapshot: Snapshot | None
+        self, decide: WriteDecision[_T], snapshot: Snapshot | None
     ) -> tuple[_T | None, Change | None] | None:
         """Return what *decide* decides on *snapshot*, taken without a lock; None if that does not hold."""
         try:
@@ -260,7 +260,7 @@ class Write:
         holds = holds or change is not None or snapshot is None or self._is_as(snapshot)
         return (result, change) if holds else None
 
-    def _decided(self, decide: Decision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
+    def _decided(self, decide: WriteDecision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
         expected = self._conversation
         if expected is not None and (snapshot is None or snapshot.state.id != expected):
             raise ConversationErasedError(

@@ -17,7 +17,7 @@ from chatmemory_django.chat.answers.ui_steps import RESTARTED
 from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.contrib.encryption.conf import Encryption
-from chatmemory_django.contrib.files.conf import Files
+from chatmemory_django.contrib.files.conf import StorageOfFiles
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -48,7 +48,7 @@ def defaults_shown(name):
 
 
 SECTIONS = [conf.Rest, Chat, Encryption]
-WITHOUT_A_KEY = [conf.General, Files]
+WITHOUT_A_KEY = [conf.General, StorageOfFiles]
 
 
 def test_the_defaults_in_the_settings_page_are_the_defaults():

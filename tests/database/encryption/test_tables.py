@@ -28,7 +28,7 @@ from chatmemory_django.contrib.encryption.kept import keys_in_use
 from chatmemory_django.contrib.encryption.keys import Keys
 from chatmemory_django.contrib.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import EncryptedError
+from chatmemory_django.db.row_codec import Address, EncryptedError
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
@@ -215,6 +215,22 @@ class TestStored:
 
         assert read("b") == [QUESTION, ANSWER]
         assert Conversation.objects.get().title == SECRET
+
+    def test_a_conversation_given_away_can_be_forked_for_a_third_once_it_is_encrypted_again(
+        self, with_owner_keys, ann, ben
+    ):
+        begin("a", ann)
+        eve = get_user_model().objects.create_user("eve")
+        Conversation.objects.update(owner=ben)
+        given = Conversation.objects.defer("title").get()
+
+        with pytest.raises(EncryptionError, match="which is another owner's"):
+            fork(given, "b", owner=eve)
+        assert Conversation.objects.count() == 1
+
+        call_command("encrypt_chatmemory", "--memory-id", "a", stdout=io.StringIO())
+        fork(Conversation.objects.get(), "b", owner=eve)
+        assert read("b") == [QUESTION, ANSWER]
 
     def test_json_lines_are_plain_and_encrypted_when_they_are_imported(self, site, ann, ben):
         begin("a", ann)
@@ -564,6 +580,21 @@ class TestOwners:
             assert list(Conversation.objects.all())
             assert {row.text for row in Message.objects.all()} <= {SECRET, ANSWER.text}
         assert len(sql("SELECT * FROM chatmemory_encryption_ownerkey")) == 1
+
+    def test_a_row_of_another_app_without_a_conversation_asks_for_the_key(self, with_owner_keys, ann):
+        begin("a", ann)
+
+        def keep() -> str:
+            with for_owner(ann.pk):
+                return installed().at(Address("default")).encode(SECRET, "site.note.text", (7,))
+
+        keep()
+        with another_process():
+            erase(Conversation.objects.all())
+        text = keep()
+
+        with another_process(), for_owner(ann.pk):
+            assert installed().at(Address("default")).decode(text, "site.note.text", (7,)) == SECRET
 
     def test_a_first_conversation_that_is_rolled_back_leaves_no_key_that_is_used(self, with_owner_keys, ann):
         with transaction.atomic():

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.contrib.importing import chatgpt, documents
-from chatmemory_django.contrib.importing.storing import Outcome, store
+from chatmemory_django.contrib.importing.storing import StoreResult, store
 from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.management import base
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
@@ -542,6 +542,6 @@ def test_any_tree_has_the_path_in_use(tree):
 
     spoken = [row.text for row in Message.objects.history()] if expected else []
     assert spoken == expected
-    assert first is (Outcome.STORED if conversation.messages else Outcome.PRESENT)
-    assert second is Outcome.PRESENT
+    assert first is (StoreResult.STORED if conversation.messages else StoreResult.PRESENT)
+    assert second is StoreResult.PRESENT
     everything_is_whole()

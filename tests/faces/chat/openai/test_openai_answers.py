@@ -26,7 +26,7 @@ from chatmemory_django.chat.model import (
     UnavailableError,
 )
 from chatmemory_django.chat.openai.answers import AnswerReader
-from chatmemory_django.chat.surrogates import whole
+from chatmemory_django.chat.surrogates import with_whole_characters
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest
 from chatmemory_django.models.columns import to_columns, to_metadata
 from tests.faces.chat.conftest import Way, by_turns, whole_and_streamed
@@ -264,7 +264,7 @@ class TestAnUnusualAnswer:
                 for _ in range(2):
                     answer.add(ChatCompletionChunk.construct(**changed(usual, path, odd)))
                 answer.add(ChatCompletionChunk.construct(**STOP))
-                response = whole(answer.end())
+                response = with_whole_characters(answer.end())
                 assert to_columns(response.ai_message)
                 assert to_metadata(response.metadata.as_json()) is not None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chatmemory_django.chat import outgoing
 from chatmemory_django.chat.openai import OpenAiChatModel
 from chatmemory_django.chat.openai.requests import to_messages
-from chatmemory_django.chat.outgoing import STRICTEST, Change, for_vendor
+from chatmemory_django.chat.outgoing import STRICTEST, Difference, for_vendor
 from chatmemory_django.core.shown import VENDOR_ATTRIBUTE
 from chatmemory_django.messages import (
     AiMessage,
@@ -194,6 +194,6 @@ class TestWhatFits:
 
         made = for_vendor(history, outgoing.ANTHROPIC)
 
-        assert [sequence for sequence, change in made.changes if change is Change.FILE] == list(range(1, 21))
+        assert [sequence for sequence, change in made.changes if change is Difference.FILE] == list(range(1, 21))
         assert made.messages[0].contents[1] == TextContent("[image (image/png, 3 bytes) left out]")
         assert made.messages[20] is history[20][1]

@@ -16,7 +16,7 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.recording import RecordedChatModel
 from chatmemory_django.chat.model import InvalidRequestError, UnsupportedFileError
 from chatmemory_django.chat.openai import OpenAiChatModel
-from chatmemory_django.chat.outgoing import BEDROCK, DEEPSEEK, MISTRAL, OPENAI, Change, Rules
+from chatmemory_django.chat.outgoing import BEDROCK, DEEPSEEK, MISTRAL, OPENAI, Difference, Rules
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory
 from chatmemory_django.messages import (
@@ -208,10 +208,10 @@ class TestExplain:
         explained = bot.explain("c")
 
         assert [each.changes for each in explained] == [
-            (Change.INSERTED,),
+            (Difference.INSERTED,),
             (),
-            (Change.CALL_ID, Change.ARGUMENTS),
-            (Change.CALL_ID,),
+            (Difference.CALL_ID, Difference.ARGUMENTS),
+            (Difference.CALL_ID,),
         ]
         assert explained == run(bot.aexplain("c"))
         assert [each.changes for each in Assistant(Model(OPENAI, "Yes.")).explain("c")] == [()] * 4
@@ -265,8 +265,8 @@ class TestAdmin:
         assert "made fit for the model" not in page_of(assistant)
 
     def test_it_has_words_for_each_change(self):
-        assert {*CHANGES} == {*Change}
-        assert len({str(words) for words in CHANGES.values()}) == len(Change)
+        assert {*CHANGES} == {*Difference}
+        assert len({str(words) for words in CHANGES.values()}) == len(Difference)
 
 
 class TestThinking:

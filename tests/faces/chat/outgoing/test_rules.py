@@ -22,8 +22,8 @@ from chatmemory_django.chat.outgoing import (
     OPENAI_RESPONSES,
     STRICTEST,
     WITHOUT_TOOLS,
-    Change,
     Changed,
+    Difference,
     Outgoing,
     Rules,
     for_vendor,
@@ -112,14 +112,14 @@ class TestSystem:
 
         assert made.messages == [BRIEF, KIND, Q, A, NOW]
         assert made.sequences == [1, 4, 2, 3, 5]
-        assert made.changes == (Changed(4, Change.MOVED),)
+        assert made.changes == (Changed(4, Difference.MOVED),)
 
     @those("open", "strictest")
     def test_there_is_one_system_message(self, rules):
         made = fit(rules, BRIEF, KIND, Q)
 
         assert made.messages == [SystemMessage("Be brief.\n\nBe kind."), Q]
-        assert made.changes == (Changed(2, Change.MERGED),)
+        assert made.changes == (Changed(2, Difference.MERGED),)
 
 
 class TestFirstAndLast:
@@ -128,7 +128,7 @@ class TestFirstAndLast:
         made = fit(rules, BRIEF, A, NOW)
 
         assert made.messages == [BRIEF, BEGINNING, A, NOW]
-        assert made.changes == (Changed(2, Change.INSERTED),)
+        assert made.changes == (Changed(2, Difference.INSERTED),)
 
     @those("OpenAI", "responses", "DeepSeek", "Moonshot")
     def test_the_first_message_may_be_anyones(self, rules):
@@ -139,7 +139,7 @@ class TestFirstAndLast:
         made = fit(rules, Q, A)
 
         assert made.messages == [Q, A, GO_ON]
-        assert made.changes == (Changed(2, Change.INSERTED),)
+        assert made.changes == (Changed(2, Difference.INSERTED),)
 
     @those("OpenAI", "responses", "DeepSeek", "Moonshot", "open")
     def test_the_last_message_may_be_anyones(self, rules):
@@ -156,7 +156,7 @@ class TestRoles:
         made = fit(rules, Q, NOW, A, calling(call(), text="Hm."), result())
 
         assert made.messages == [UserMessage("1 + 1?\n\nAnd now?"), calling(call(), text="2.\n\nHm."), result()]
-        assert made.changes == (Changed(2, Change.MERGED), Changed(4, Change.MERGED))
+        assert made.changes == (Changed(2, Difference.MERGED), Changed(4, Difference.MERGED))
 
     @those("OpenAI", "responses", "Anthropic", "Mistral", "DeepSeek", "Moonshot")
     def test_roles_are_free(self, rules):
@@ -173,7 +173,7 @@ class TestRoles:
         made = fit(rules, Q, calling(call()), result(), NOW)
 
         assert made.messages[-2:] == [NO_ANSWER, NOW]
-        assert made.changes == (Changed(4, Change.INSERTED),)
+        assert made.changes == (Changed(4, Difference.INSERTED),)
 
     @those("OpenAI", "responses", "Anthropic", "Gemini", "Bedrock", "DeepSeek", "Moonshot")
     def test_a_user_may_be_behind_a_tool(self, rules):
@@ -195,14 +195,14 @@ class TestBlankText:
             A,
             UserMessage("Hi."),
         ]
-        assert made.changes == tuple(Changed(sequence, Change.BLANK) for sequence in (1, 2, 3, 5))
+        assert made.changes == tuple(Changed(sequence, Difference.BLANK) for sequence in (1, 2, 3, 5))
 
     @those("Anthropic", "Gemini", "Bedrock", "strictest")
     def test_a_blank_answer_is_left_out(self, rules):
         made = fit(rules, UserMessage([TextContent("1 + 1?"), PNG]), AiMessage("\n\n"), A, NOW)
 
         assert [type(each) for each in made.messages] == [UserMessage, AiMessage, UserMessage]
-        assert made.changes == (Changed(2, Change.LEFT_OUT),)
+        assert made.changes == (Changed(2, Difference.LEFT_OUT),)
 
     @those("OpenAI", "responses", "Mistral", "DeepSeek", "Moonshot", "open")
     def test_texts_may_be_blank(self, rules):
@@ -241,7 +241,7 @@ class TestIds:
         assert len(second.id) == 9
         assert second.id.isalnum()
         assert [each.id for each in made.messages[2:]] == [first.id, second.id]
-        assert made.changes == (Changed(2, Change.CALL_ID), Changed(4, Change.CALL_ID))
+        assert made.changes == (Changed(2, Difference.CALL_ID), Changed(4, Difference.CALL_ID))
 
     @all_but()
     def test_ids_are_unique_and_the_first_call_keeps_its_own(self, rules):
@@ -280,7 +280,7 @@ class TestNames:
         made = fit(rules, Q, calling(call(tool=name)), result(tool=name))
 
         assert made.messages[1].tool_execution_requests[0].name == made.messages[2].tool_name == sent
-        assert {change for _, change in made.changes} == ({Change.NAME} if name != sent else set())
+        assert {change for _, change in made.changes} == ({Difference.NAME} if name != sent else set())
 
     @all_but()
     @pytest.mark.parametrize(("name", "sent"), [("Ann Lee", "Ann_Lee"), ("<b\\|/>", "_b____"), ("Ann", "Ann")])
@@ -297,7 +297,7 @@ class TestArguments:
         made = fit(rules, Q, calling(call(arguments=broken)), result())
 
         assert json.loads(made.messages[1].tool_execution_requests[0].arguments) == {"text": broken}
-        assert made.changes == (Changed(2, Change.ARGUMENTS),)
+        assert made.changes == (Changed(2, Difference.ARGUMENTS),)
 
     @those("OpenAI", "responses", "DeepSeek", "Moonshot")
     def test_arguments_may_be_any_text(self, rules):
@@ -321,13 +321,13 @@ class TestResults:
             result("bbbbbbbbb"),
         ]
         assert made.messages[-1] == NOW
-        assert {Changed(4, Change.MOVED), Changed(5, Change.MOVED)} <= set(made.changes)
+        assert {Changed(4, Difference.MOVED), Changed(5, Difference.MOVED)} <= set(made.changes)
 
     def test_there_is_one_for_each_call_and_no_other(self, rules):
         made = fit(rules, Q, result("zzzzzzzzz"), calling(call()), A, NOW)
 
         assert made.messages[1:3] == [calling(call()), ToolExecutionResultMessage("abcdefghi", "add", UNKNOWN, True)]
-        assert {Changed(2, Change.LEFT_OUT), Changed(3, Change.INSERTED)} == set(made.changes)
+        assert {Changed(2, Difference.LEFT_OUT), Changed(3, Difference.INSERTED)} == set(made.changes)
 
 
 class TestCalls:
@@ -346,7 +346,7 @@ class TestCalls:
             NOW,
         ]
         assert made.sequences == [1, 2, 3, 2, 4, 5, 6]
-        assert made.changes == (Changed(2, Change.SPLIT),)
+        assert made.changes == (Changed(2, Difference.SPLIT),)
         assert fit(LLAMA_3, *made.messages).changes == ()
 
     def test_calls_and_results_are_texts_where_a_template_knows_no_tools(self):
@@ -357,7 +357,9 @@ class TestCalls:
             AiMessage("Hm.\n\n[Call of the tool add: {}]\n\n[Call of the tool add: {}]"),
             UserMessage("[Result of the tool add:]\n2\n\n[Result of the tool add:]\n2\n\nAnd now?"),
         ]
-        assert {Changed(2, Change.TEXT), Changed(3, Change.TEXT), Changed(4, Change.TEXT)} <= set(made.changes)
+        assert {Changed(2, Difference.TEXT), Changed(3, Difference.TEXT), Changed(4, Difference.TEXT)} <= set(
+            made.changes
+        )
 
     def test_a_file_of_a_result_is_beside_its_text(self):
         made = fit(WITHOUT_TOOLS, Q, calling(call()), result(contents=[PNG]), begun=1)
@@ -411,7 +413,9 @@ class TestThinking:
         assert sent(replace(GEMINI, vendor="google"))
         assert not sent(replace(ANTHROPIC, vendor="anthropic"))
         assert not sent(replace(GEMINI, vendor="google", returns_responses=False))
-        assert fit(replace(ANTHROPIC, vendor="anthropic"), Q, searched, NOW).changes == (Changed(2, Change.LEFT_OUT),)
+        assert fit(replace(ANTHROPIC, vendor="anthropic"), Q, searched, NOW).changes == (
+            Changed(2, Difference.LEFT_OUT),
+        )
 
     @all_but("DeepSeek", "Moonshot")
     def test_others_are_sent_none(self, rules):
@@ -424,7 +428,7 @@ class TestThinking:
         made = fit(rules, Q, signed, Q, signed, NOW)
 
         assert made.messages == [Q, signed, Q, AiMessage("2.", "Hm.", (), {"own": 1}), NOW]
-        assert made.changes == (Changed(4, Change.THINKING),)
+        assert made.changes == (Changed(4, Difference.THINKING),)
 
     @those("OpenAI", "Anthropic", "Gemini", "Bedrock")
     def test_it_may_go_back_twice(self, rules):
@@ -475,7 +479,7 @@ class TestFiles:
 
         sent = [each if each in taken else TextContent(note) for each, note in notes.items()]
         assert made.messages[0] == UserMessage([text, *sent])
-        assert made.changes == ((Changed(1, Change.FILE),) if len(taken) < 4 else ())
+        assert made.changes == ((Changed(1, Difference.FILE),) if len(taken) < 4 else ())
         assert made.unsupported is None
 
     @those("DeepSeek", "Moonshot")
@@ -490,7 +494,7 @@ class TestFiles:
         made = fit(rules, Q, calling(call()), result(contents=[PNG, PDF]))
 
         assert made.messages[2].contents == (PNG, TextContent("[PDF file (application/pdf, 5 bytes) left out]"))
-        assert made.changes == (Changed(3, Change.FILE),)
+        assert made.changes == (Changed(3, Difference.FILE),)
 
     def test_a_request_has_at_most_100_images_at_claude(self):
         many = [UserMessage([TextContent("?"), *[PNG] * 20]) for _ in range(6)]

@@ -1,14 +1,22 @@
-"""Throttling of requests."""
+"""Who may send a request to DRF's views, and how often."""
 
 from __future__ import annotations
 
-from rest_framework.permissions import SAFE_METHODS
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from chatmemory_django import conf
-from chatmemory_django.access import client_address, seconds_to_wait
+from chatmemory_django.access import AccessPolicy, client_address, seconds_to_wait
+
+
+class IsAllowed(BasePermission):
+    """DRF's permission class for ``AccessPolicy.is_allowed``."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        policy: AccessPolicy = view.policy  # type: ignore[attr-defined]
+        return policy.is_allowed(request)
 
 
 class ScopedThrottle(BaseThrottle):
