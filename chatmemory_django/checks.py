@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory_django import conf
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
-from chatmemory_django.models import Conversation, message_codec
+from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
@@ -30,7 +30,6 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 def _general(given: conf.General) -> Iterator[CheckMessage]:
     yield from _memory(given)
-    yield from _storage(given)
     if given.RETENTION is not None:
         yield from conf.Retention.check()
 
@@ -106,16 +105,6 @@ PACKET = 4
 
 SHOWN = 3
 """How many of the columns with another character set a warning names."""
-
-
-def _storage(given: conf.General) -> Iterator[CheckMessage]:
-    if message_codec.installed is None and settings.CHATMEMORY.get("MEDIA_STORAGE") is not None:
-        yield Error(
-            "CHATMEMORY['MEDIA_STORAGE'] is set, but no app that stores files there is installed: they stay in the "
-            "rows, and those that are in the storage cannot be read.",
-            hint="Add 'chatmemory_django.contrib.files' to INSTALLED_APPS.",
-            id="chatmemory.E085",
-        )
 
 
 def _memory(given: conf.General) -> Iterator[CheckMessage]:

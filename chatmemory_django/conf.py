@@ -163,6 +163,7 @@ class Section:
 
     def _unknown(self, where: str) -> Iterator[CheckMessage]:
         others = () if self.key else Section.__subclasses__()  # an app may have settings in the dict itself, too
+        sections = {name for each in others for name in ([each.key] if each.key else each.defaults())}
         absent = {} if self.key else {name: app for name in self._given if (app := _absent_app(name))}
         for name, app in absent.items():
             yield Error(
@@ -170,8 +171,8 @@ class Section:
                 hint=f"Add {app!r} to INSTALLED_APPS, or remove the setting.",
                 id="chatmemory.E012",
             )
-        names = {*self.defaults()}.union(*([each.key] if each.key else each.defaults() for each in others)) - {*absent}
-        for name in sorted({*self._given} - names - {*absent}, key=str):
+        names = {*self.defaults(), *sections} - set(absent)
+        for name in sorted(set(self._given) - names - set(absent), key=str):
             close = get_close_matches(str(name), names, n=1)
             yield Warning(
                 f"{where} has no setting {name!r}, so it has no effect.",
@@ -291,8 +292,8 @@ def retention() -> Mapping[str, timedelta | None] | None:
 
 
 def _absent_app(name: object) -> str | None:
-    """Return the path of the app in ``contrib`` whose section is *name*, if it is not installed."""
-    path = f"chatmemory_django.contrib.{str(name).lower()}"
+    """Return the path of the app in ``contrib`` that reads the setting *name*, if it is not installed."""
+    path = f"chatmemory_django.contrib.{'files' if str(name).startswith('MEDIA_') else str(name).lower()}"
     is_app = str(name).isidentifier() and find_spec(path) is not None and find_spec(f"{path}.conf") is not None
     return path if is_app and not apps.is_installed(path) else None
 

@@ -16,7 +16,6 @@ from chatmemory_django.chat.costs.conf import check_costs
 from chatmemory_django.checks import check_databases, check_settings
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
-from chatmemory_django.models import message_codec
 
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"
@@ -288,14 +287,6 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
-    def test_E085_no_app_stores_files_in_the_storage(self, settings, monkeypatch):
-        monkeypatch.setattr(message_codec, "installed", None)
-        [message] = found(settings, MEDIA_STORAGE="chats")
-
-        assert (type(message), message.id) == (Error, "chatmemory.E085")
-        assert message.hint == "Add 'chatmemory_django.contrib.files' to INSTALLED_APPS."
-        assert found(settings, MEDIA_STORAGE=None) == []
-
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
         [message] = found(settings, MCP_THROTTLE_RATE=value)
@@ -388,6 +379,13 @@ class TestEachCheck:
             "INSTALLED_APPS."
         )
         assert "secret" not in message.hint
+
+    def test_E012_no_app_reads_the_settings_of_files(self, settings, monkeypatch):
+        monkeypatch.setattr(conf, "apps", SimpleNamespace(is_installed=lambda path: False))
+        [message] = found(settings, MEDIA_STORAGE="chats")
+
+        assert (type(message), message.id) == (Error, "chatmemory.E012")
+        assert message.hint == "Add 'chatmemory_django.contrib.files' to INSTALLED_APPS, or remove the setting."
 
     def test_W003_the_encoding_will_be_downloaded(self, settings, monkeypatch):
         monkeypatch.setattr(checks, "encoding_source", {"o200k_base": "network"}.__getitem__)

@@ -9,9 +9,9 @@ from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat, chat_settings
 from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.contrib.encryption.conf import Encryption
-from chatmemory_django.contrib.files.conf import Files
+from chatmemory_django.contrib.files.conf import StorageOfFiles
 
-SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Costs, Encryption, Files]
+SECTIONS = [conf.General, conf.Rest, conf.Threads, conf.Retention, Chat, Costs, Encryption, StorageOfFiles]
 
 
 @pytest.mark.parametrize("section", SECTIONS)

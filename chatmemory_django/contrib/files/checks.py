@@ -9,17 +9,17 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.utils.module_loading import import_string
 
-from chatmemory_django.contrib.files.conf import Files
+from chatmemory_django.contrib.files.conf import StorageOfFiles
 from chatmemory_django.contrib.files.storage import can_sign
 
 
 def check_storage(**kwargs: Any) -> list[CheckMessage]:
     """Check the settings of files in ``CHATMEMORY``."""
-    given = Files.readable()
+    given = StorageOfFiles.readable()
     return [] if given is None else [*given.broken(), *_storage(given)]
 
 
-def _storage(given: Files) -> Iterator[CheckMessage]:
+def _storage(given: StorageOfFiles) -> Iterator[CheckMessage]:
     alias, seconds = given.MEDIA_STORAGE, given.MEDIA_URLS
     if alias is not None and alias not in settings.STORAGES:
         yield Error(

@@ -5,7 +5,7 @@ from typing import Annotated
 from chatmemory_django.conf import Count, CountOrNone, Section, one_of
 
 
-class Files(Section):
+class StorageOfFiles(Section):
     """The settings of the app, which stand in ``CHATMEMORY`` itself."""
 
     ids = ("chatmemory.E082",)
@@ -20,4 +20,4 @@ class Files(Section):
     MEDIA_URLS: CountOrNone = None
 
 
-files = Files.current
+files = StorageOfFiles.current

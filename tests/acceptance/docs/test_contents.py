@@ -18,7 +18,7 @@ from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.contrib.encryption.conf import Encryption
-from chatmemory_django.contrib.files.conf import Files
+from chatmemory_django.contrib.files.conf import StorageOfFiles
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -49,7 +49,7 @@ def defaults_shown(name):
 
 
 SECTIONS = [conf.Rest, Chat, Encryption]
-WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **Files.defaults()}
+WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **StorageOfFiles.defaults()}
 
 
 def test_the_defaults_in_the_settings_page_are_the_defaults():

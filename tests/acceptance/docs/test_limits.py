@@ -10,12 +10,12 @@ from django.db import connection
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat
-from chatmemory_django.contrib.files.conf import Files
+from chatmemory_django.contrib.files.conf import StorageOfFiles
 from tests.acceptance.docs.pages import DOCS
 
 LIMITS = re.findall(r"^\| .+ \| (.+) \| `(.+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE)
 SECTIONS = {
-    "CHATMEMORY": conf.General.defaults() | Files.defaults(),
+    "CHATMEMORY": conf.General.defaults() | StorageOfFiles.defaults(),
     "REST": conf.Rest.defaults(),
     "CHAT": Chat.defaults(),
 }
