@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from django.db import connections
+from django.db import Error, connections
 
 from chatmemory_django import observing
 from chatmemory_django.private import private
@@ -118,12 +119,19 @@ def _outcome(function: Callable[[], _R]) -> tuple[_R | None, BaseException | Non
         return None, exc
 
 
-def leave_connections(*, keeps: bool) -> None:
+def leave_connections(*, keeps: bool = False) -> None:
     """
-    Do what Django does with the connections of a thread between two requests. If it *keeps* those with a
-    ``CONN_MAX_AGE`` of 0, that does not count, except of a pool, for which others may wait.
+    Do what Django does with the connections of a thread between two requests, in a thread that no test's transaction
+    is in. If it *keeps* those with a ``CONN_MAX_AGE`` of 0, that does not count, except of a pool, for which others may
+    wait.
     """
     for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            # It was cut as a transaction ended, so that its autocommit stayed off: then Django leaves no other one.
+            with suppress(Error):
+                connection.close()
+            del connections[connection.alias]
+            continue
         given = connection.settings_dict
         if given["CONN_MAX_AGE"] == 0 and not given["OPTIONS"].get("pool"):
             connection.close_at = None if keeps else 0

@@ -24,7 +24,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from chatmemory_django import conf
-from chatmemory_django.db.background import Background
+from chatmemory_django.db.background import Background, leave_connections
 from chatmemory_django.db.contexts import ThreadContext, current, in_context
 from chatmemory_django.private import private
 
@@ -357,4 +357,4 @@ def _call_and_leave(function: Callable[[], _R]) -> _R:
     try:
         return _call(function)
     finally:
-        close_old_connections()
+        leave_connections()

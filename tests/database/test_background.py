@@ -5,17 +5,17 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import DatabaseError, Error, OperationalError, connection, transaction
 
 from chatmemory_django.chat.runs import overload
 from chatmemory_django.db import background as background_module
 from chatmemory_django.db import threads
 from chatmemory_django.db.background import KEPT_CALLS, Background
-from chatmemory_django.db.threads import in_background, in_thread
+from chatmemory_django.db.threads import in_background, in_slow_thread, in_thread
 from tests.asgi import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -156,6 +156,15 @@ def is_closed() -> bool:
     return connection.connection is None
 
 
+def ask(question: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(question)
+        return list(cursor.fetchall())
+
+
+KILL = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
+
+
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="A database in memory lives as long as its connection.")
 class TestConnections:
     @pytest.fixture(autouse=True)
@@ -179,20 +188,33 @@ class TestConnections:
         assert len({each.result(PATIENCE)[0] for each in calls}) == 2
 
     def test_a_broken_one_does_not_live_on(self):
-        kill = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
-
-        def ask(question: str) -> list[Any]:
-            with connection.cursor() as cursor:
-                cursor.execute(question)
-                return list(cursor.fetchall())
-
         background = Background(1)
         with held(background):
-            killed = background.submit(ask, kill[connection.vendor])
+            killed = background.submit(ask, KILL[connection.vendor])
             call = background.submit(ask, "SELECT 1")
 
         assert isinstance(killed.exception(PATIENCE), OperationalError)
         assert call.result(PATIENCE) == [(1,)]
+
+    @pytest.mark.parametrize("may_wait", [True, False], ids=["background", "slow"])
+    def test_nor_does_one_that_is_cut_when_its_transaction_has_ended(self, may_wait):
+        def cut() -> None:
+            connection.set_autocommit(False)  # what the end of a transaction leaves that cannot turn it on again
+            with suppress(DatabaseError):
+                ask(KILL[connection.vendor])
+            with transaction.atomic():  # of which Django believes from now on that it is in it
+                pass
+
+        async def call(function: Callable[..., Any], *args: Any) -> Any:
+            with in_background():
+                return await (in_thread if may_wait else in_slow_thread)(function, *args)
+
+        async def calls() -> list[Any]:
+            with pytest.raises(Error):
+                await call(cut)
+            return [await call(ask, "SELECT 1") for _ in range(2)]
+
+        assert run(calls()) == [[(1,)]] * 2
 
     def test_one_that_may_live_by_its_own_settings_does(self, monkeypatch):
         monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)

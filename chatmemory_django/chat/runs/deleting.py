@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import ClassVar
 
-from django.db import close_old_connections
 from django.db.models import Exists, OuterRef
 
 from chatmemory_django.chat.runs.tables import AnswerChunk, before
+from chatmemory_django.db.background import leave_connections
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, in_context
 from chatmemory_django.db.retries import tried_again
@@ -93,7 +93,7 @@ class Deletion:
             in_context(self._delete, context)()
         except Exception:
             logger.exception("Ended streams of answers could not be deleted; this is tried again.")
-            close_old_connections()
+            leave_connections()
             return begun > due + PATIENCE * self._seconds
         return begun > due
 
