@@ -137,7 +137,7 @@ class TestFilters:
             conversation(U1, memory_id=memory_id)
             Conversation.objects.filter(memory_id=memory_id).update(assistant=name)
         assert found(reader, assistant="support") == ["one", "other", "plain"]  # the site has none by name
-        settings.CHATMEMORY["CHAT"] = {"ASSISTANTS": {"support": "of.support", "sales": "of.sales"}}
+        settings.CHATMEMORY = {"CHAT": {"ASSISTANTS": {"support": "of.support", "sales": "of.sales"}}}
 
         assert found(reader, assistant="support") == ["one"]
         assert found(reader, assistant="/") == ["plain"]
