@@ -10,9 +10,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import wraps
+from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.core.asgi import get_asgi_application
 from django.core.management import call_command
@@ -82,9 +84,14 @@ def user() -> None:
 def kind_of_context(request, settings) -> str:
     """Use the context of the page, or a function of the request instead."""
     if request.param == "function":
-        settings.CHATMEMORY["CHAT"]["THREAD_CONTEXT"] = of_request
-    yield request.param
-    settings.CHATMEMORY["CHAT"]["THREAD_CONTEXT"] = thread_context
+        settings.CHATMEMORY = with_chat(THREAD_CONTEXT=of_request)
+    return request.param
+
+
+def with_chat(**changed: Any) -> dict[str, Any]:
+    """Return the site's settings with those of the chat *changed*."""
+    given = django_settings.CHATMEMORY
+    return {**given, "CHAT": {**given["CHAT"], **changed}}
 
 
 def of_request(request: HttpRequest):
@@ -541,13 +548,12 @@ class TestElsewhere:
 
 class TestWorkers:
     @pytest.fixture
-    def worker(self, settings, monkeypatch) -> Iterator[Callable[[], Worker]]:
+    def worker(self, settings, monkeypatch) -> Callable[[], Worker]:
         """Let workers generate the answers; they look at each tenant."""
         monkeypatch.setattr(worker_module, "POLL", 0.02)
         monkeypatch.setattr(worker_module, "DECIDED_EVERY", 0.02)
-        settings.CHATMEMORY["CHAT"]["RUNS"] = "worker"
-        yield lambda: Worker(["default"], lambda: TENANTS)
-        settings.CHATMEMORY["CHAT"]["RUNS"] = "web"
+        settings.CHATMEMORY = with_chat(RUNS="worker")
+        return lambda: Worker(["default"], lambda: TENANTS)
 
     def test_one_worker_answers_each_at_its_tenant(self, worker):
         async def ask_all() -> list[str]:
