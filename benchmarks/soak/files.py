@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from benchmarks.soak.crowd import environment
 from benchmarks.soak.records import FILES
 from chatmemory_django.contrib.files.models import MediaFile, MediaReference
-from chatmemory_django.contrib.files.reading import coder_at, decoded
+from chatmemory_django.contrib.files.reading import decoded
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.models import Message
 
@@ -62,7 +63,7 @@ def wrong_files(server: Server) -> Iterator[str]:
     }.items():
         if found:
             yield f"{len(found)} {what}: {sorted(found)[:3]}"
-    coder = coder_at(Address(using))
+    coder = row_codec.at(Address(using))
     for name in sorted(files.keys() & there):
         sha256, key_id, _pk = files[name]
         content = decoded(coder, (server.folder / FILES / name).read_bytes(), key_id, sha256)

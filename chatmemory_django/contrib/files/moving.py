@@ -14,9 +14,10 @@ from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
 from chatmemory_django.contrib.files.marks import marked, references
 from chatmemory_django.contrib.files.models import MAY_HAVE_FILES, MediaFile, MediaReference, keep_files, locked
-from chatmemory_django.contrib.files.reading import coder_at, complete, complete_verbatim, contents_of, decoded
+from chatmemory_django.contrib.files.reading import complete, complete_verbatim, contents_of, decoded
 from chatmemory_django.contrib.files.releasing import delete_files, delete_references
 from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Address, Coder, address_of, owner_of
@@ -176,7 +177,7 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
     rows = messages_of(conversation).filter(MAY_HAVE_FILES, sequence__range=around)
     count = size = 0
     at = address_of(conversation)
-    owner, coder = owner_of(conversation), coder_at(at)
+    owner, coder = owner_of(conversation), row_codec.at(at)
     uploads = StorageUploads(at.using)
     with writing(uploads):
         for sequence, kind, *texts in rows.values_list("sequence", "type", *map(as_stored, TEXTS)):

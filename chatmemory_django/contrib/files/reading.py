@@ -154,7 +154,7 @@ def contents_of(at: Address, sha256s: Iterable[str]) -> dict[str, bytes]:
 
 def _contents(found: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
     """Return the contents of *found*, see ``files_of``, without those that are not *stored*."""
-    coder = coder_at(at)
+    coder = row_codec.at(at)
     there = {sha256: file for sha256, file in found.items() if file[0] in stored}
     return {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
 
@@ -163,11 +163,6 @@ def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
     """Raise ``MissingFileError`` for a file that is lost, unless the setting ``MEDIA_MISSING`` is ``"placeholder"``."""
     if files().MEDIA_MISSING != "placeholder":
         raise MissingFileError(str(at.memory_id), sequence, index)
-
-
-def coder_at(address: Address) -> Coder | None:
-    """Return what encodes and decodes files at *address*; None if they are stored as they are."""
-    return None if row_codec.installed is None else row_codec.installed.at(address)
 
 
 def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes:

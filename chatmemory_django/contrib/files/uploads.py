@@ -11,7 +11,7 @@ from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
 from chatmemory_django.contrib.files.marks import cut_out, extracted
 from chatmemory_django.contrib.files.models import MediaFile, MediaReference, keep_files, locked
-from chatmemory_django.contrib.files.reading import coder_at
+from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models.message_codec import Extracted, TakenOut
@@ -129,7 +129,7 @@ class StorageUploads:
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:
         contents: dict[str, bytes] = {}
         names: dict[tuple[str, str], tuple[str, str]] = {}
-        coder = coder_at(Address(self._using, conversation, owner=owner))
+        coder = row_codec.at(Address(self._using, conversation, owner=owner))
         for key, content in wanted.items():
             name = storage.new_name(key[1])
             contents[name], key_id = (content, "") if coder is None else coder.encode_file(content, key[1])
