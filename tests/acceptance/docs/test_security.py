@@ -1,4 +1,4 @@
-"""The tests that docs/threats.md refers to exist, and pytest collects them."""
+"""The tests that the pages on threats refer to exist, and pytest collects them."""
 
 import re
 import subprocess
@@ -11,11 +11,12 @@ from chatmemory_django.chat.tools import READABLE
 from tests.acceptance.docs.pages import DOCS
 
 ROOT = DOCS.parent
-REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", (DOCS / "threats.md").read_text())))
+PAGES = "".join(path.read_text() for path in DOCS.glob("threats*.md"))
+REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", PAGES)))
 TESTS = [each for each in REFERENCES if "/test_" in each]
 
 
-def test_the_page_refers_to_tests():
+def test_the_pages_refer_to_tests():
     assert len(TESTS) > 20
 
 
