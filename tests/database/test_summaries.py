@@ -157,7 +157,7 @@ class TestSummarizedMessages:
         assert "1" not in summarizer.calls[1][1]
 
     @pytest.mark.parametrize("old", [1, 2])
-    def test_a_summary_goes_with_the_first_message_that_is_pruned_from_it_and_is_made_anew_of_what_is_left(
+    def test_a_summary_goes_with_the_first_message_that_is_pruned_from_it_and_the_next_is_made_of_what_is_left(
         self, memory, summarizer, old
     ):
         talk = memory()

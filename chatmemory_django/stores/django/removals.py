@@ -96,7 +96,7 @@ class Unquoting:
         self._sequences = sequences
 
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
-        """Decide how the memory changes: without a summary, it is made anew from what is left."""
+        """Decide how the memory changes: the next summary is made of what is left."""
         state, summaries = snapshot.state, snapshot.summaries()
         emptied = summaries_with(set(self._sequences), summaries, snapshot.tree) if summaries else set()
         old = snapshot.messages().history(all_branches=True).filter(sequence__in=self._sequences, type__in=TITLING)
