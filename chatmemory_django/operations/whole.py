@@ -23,7 +23,7 @@ from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.message_codec import MissingFileError, take_out
 from chatmemory_django.models.messages import MESSAGE_SIZE
-from chatmemory_django.stores.django.rows import new_row
+from chatmemory_django.stores.django.changes import new_row
 
 PAGE = 1_000
 """How many keys or rows one query reads at most."""

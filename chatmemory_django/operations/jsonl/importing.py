@@ -41,7 +41,7 @@ from chatmemory_django.operations.jsonl.lines import (
 )
 from chatmemory_django.operations.jsonl.paths import Branches
 from chatmemory_django.operations.whole import created
-from chatmemory_django.stores.django.rows import max_row_bytes, new_row
+from chatmemory_django.stores.django.changes import max_row_bytes, new_row
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

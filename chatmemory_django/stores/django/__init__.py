@@ -34,12 +34,11 @@ from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemo
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
-from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Popping, Removal
-from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.rows import Row, costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.snapshots import Snapshot, read_eviction
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
 

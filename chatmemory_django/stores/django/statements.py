@@ -37,9 +37,9 @@ from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, encoded_texts
 from chatmemory_django.stores.base import OtherRow
-from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
-from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
+from chatmemory_django.stores.django.changes import Change, NewRow
+from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
+from chatmemory_django.stores.django.snapshots import Snapshot
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
