@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
 
+_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before")
+_OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
+"""The columns of a message that are as its line has them, and those that are as the store writes them."""
+
 
 def import_lines(
     lines: Iterable[str | bytes],
@@ -290,23 +294,12 @@ class _Import:
             self._client_message_ids.add(new.client_message_id)
         tokens, counted_by = (line.token_count, line.counted_by) if self.trusted else (None, "")
         columns = {
-            "sequence": line.sequence,
+            **{name: getattr(line, name) for name in _OF_LINE},
+            **{name: getattr(new, name) for name in _OF_NEW},
             "created_at": _checked_moment(number, line.created_at),
-            "type": new.type,
-            "text": new.text,
-            "payload": new.payload,
-            "metadata": new.metadata,
-            "verbatim": new.verbatim,
             "token_count": tokens,
             "counted_by": counted_by,
-            "superseded": line.superseded,
-            "in_history": line.in_history,
-            "is_complete": line.is_complete,
             "on_path": on_path,
-            "parent_sequence": line.parent_sequence,
-            "cleared_before": line.cleared_before,
-            "client_message_id": new.client_message_id,
-            "files": new.files,
         }
         self._rows += 1
         self._file_sizes |= {each.reference.sha256: each.reference.size for each in new.files}
