@@ -46,14 +46,6 @@ class UncountedError(Exception):
         self.count = count
 
 
-def has_counts(snapshot: Snapshot, window: Window) -> bool:
-    """Return whether *window* can use the counters of the conversation, without reading its memory."""
-    state = snapshot.state
-    if not window.is_additive:
-        return False
-    return not state.memory_messages or window.counter in {"", state.counted_by}
-
-
 class Known(NamedTuple):
     """A message of the history, as the branches need it; 0 is the start of the conversation."""
 
