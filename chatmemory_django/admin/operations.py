@@ -102,7 +102,7 @@ class Clear(AdminOperation):
         return operations.clear(conversations, each=each)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.cleared(result)
+        return admin_log.CLEARED % {"messages": result}
 
     def done(self, count: int) -> str:
         return ngettext(
@@ -142,7 +142,7 @@ class Erase(AdminOperation):
         return len(operations.erase(conversations, each=each, refused=refused).messages)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.erased(conversation.total_messages)
+        return admin_log.ERASED % {"messages": conversation.total_messages}
 
     def refusal(self, error: Exception) -> str:
         objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
@@ -215,7 +215,7 @@ class Export(AdminOperation):
         yield _("Nothing is changed here. Anyone who has the file can read the messages.")
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.exported(result)
+        return admin_log.EXPORTED % {"messages": result}
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()
