@@ -150,7 +150,7 @@ def runs(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
     """
     Yield the first and last sequences of runs that together cover *rows*, each small enough for one transaction.
 
-    The rows are of one conversation. A run is read by its index, see ``operations.whole.ranges``.
+    The rows are of one conversation. A run is read by its index, see ``operations.one_by_one.ranges``.
     """
     start = 0
     rows = rows.order_by("sequence")

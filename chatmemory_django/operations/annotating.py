@@ -14,7 +14,7 @@ from chatmemory_django.db.row_codec import Placed
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.operations.whole import for_writing, in_lock, messages_of, write
+from chatmemory_django.operations.one_by_one import for_writing, in_lock, messages_of, write
 from chatmemory_django.stores.django.changes import new_row
 
 

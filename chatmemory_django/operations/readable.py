@@ -41,7 +41,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES
-from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
 
 MAX_ADDRESS = 2_000
 """Maximum number of characters of a file's address that is written."""

@@ -26,7 +26,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models.columns import to_columns, to_metadata
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import FieldName, InvalidQuery
 

@@ -28,7 +28,7 @@ from chatmemory_django.models import (
 )
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.message_codec import MessageCodec
-from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
+from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS, for_writing, in_lock, keys
 
 ROWS = 100
 """How many rows are encrypted while a conversation is locked, fewer if they are large."""

@@ -27,7 +27,7 @@ from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.message_codec import Extracted, StorageError, may_refer, writing
 from chatmemory_django.models.messages import MESSAGE_SIZE, TEXTS, decoded_texts, encoded_texts
-from chatmemory_django.operations.whole import (
+from chatmemory_django.operations.one_by_one import (
     PAGE_CHARACTERS,
     for_writing,
     in_lock,

@@ -22,7 +22,7 @@ from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.message_codec import complete_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
-from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
 _LINE = tuple(each for each in MessageLine.__struct_fields__ if each != "message")

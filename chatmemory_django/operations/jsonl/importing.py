@@ -40,7 +40,7 @@ from chatmemory_django.operations.jsonl.lines import (
     read_records,
 )
 from chatmemory_django.operations.jsonl.paths import Branches
-from chatmemory_django.operations.whole import created
+from chatmemory_django.operations.one_by_one import created
 from chatmemory_django.stores.django.changes import max_row_bytes, new_row
 
 if TYPE_CHECKING:
