@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -154,16 +154,15 @@ class UntilFilter(FormFilter):
 
 
 class _Kinds(admin.SimpleListFilter):
-    """A filter by one of *kinds*: a name, and the verb that returns those conversations, by the value in the URL."""
+    """A filter by one of *kinds*: the value in the URL, its name, and the verb that returns those conversations."""
 
-    kinds: Mapping[str, tuple[Any, Callable[[Any], Any]]]
+    kinds: Sequence[tuple[str, Any, Callable[[Any], Any]]]
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [(value, name) for value, (name, _verb) in self.kinds.items()]
+        return [(value, name) for value, name, _verb in self.kinds]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        value = self.value()
-        return self.kinds[value][1](queryset) if value in self.kinds else queryset
+        return next((verb(queryset) for value, _name, verb in self.kinds if value == self.value()), queryset)
 
 
 class EvictionsFilter(_Kinds):
@@ -171,10 +170,10 @@ class EvictionsFilter(_Kinds):
 
     title = _("evicted messages")
     parameter_name = "evictions"
-    kinds = {
-        "yes": (_("Has evicted messages"), methodcaller("with_evictions")),
-        "no": (_("All messages in memory"), methodcaller("without_evictions")),
-    }
+    kinds = (
+        ("yes", _("Has evicted messages"), methodcaller("with_evictions")),
+        ("no", _("All messages in memory"), methodcaller("without_evictions")),
+    )
 
 
 class EmptyFilter(_Kinds):
@@ -182,11 +181,11 @@ class EmptyFilter(_Kinds):
 
     title = _("memory")
     parameter_name = "memory"
-    kinds = {
-        "used": (_("Not empty"), methodcaller("filter", memory_messages__gt=0)),
-        "empty": (_("Empty"), methodcaller("filter", memory_messages=0)),
-        "unused": (_("Never used"), methodcaller("filter", total_messages=0, memory_messages=0)),
-    }
+    kinds = (
+        ("used", _("Not empty"), methodcaller("filter", memory_messages__gt=0)),
+        ("empty", _("Empty"), methodcaller("filter", memory_messages=0)),
+        ("unused", _("Never used"), methodcaller("filter", total_messages=0, memory_messages=0)),
+    )
 
 
 class FlagFilter(_Kinds):
@@ -194,11 +193,11 @@ class FlagFilter(_Kinds):
 
     title = _("flag")
     parameter_name = "flag"
-    kinds = {
-        "pinned": (_("Pinned"), methodcaller("filter", is_pinned=True)),
-        "archived": (_("Archived"), methodcaller("filter", is_archived=True)),
-        "unarchived": (_("Not archived"), methodcaller("filter", is_archived=False)),
-    }
+    kinds = (
+        ("pinned", _("Pinned"), methodcaller("filter", is_pinned=True)),
+        ("archived", _("Archived"), methodcaller("filter", is_archived=True)),
+        ("unarchived", _("Not archived"), methodcaller("filter", is_archived=False)),
+    )
 
 
 class AssistantFilter(admin.SimpleListFilter):

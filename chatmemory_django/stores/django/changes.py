@@ -198,14 +198,12 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
 
     If its message *is_stored* already, its files are where they are.
     """
-    message, verbatim = new.message, new.verbatim
-    files: Sequence[Extracted] = ()
-    columns = only_text(message)  # most messages: there are no files in it
-    if verbatim is not None or columns is None:
-        if not is_stored:
-            message, verbatim, files = take_out(message, verbatim, where)
-        columns = to_columns(message)
-    metadata = to_metadata(new.metadata)
+    columns = only_text(new.message)
+    has_none = is_stored or (columns is not None and new.verbatim is None)
+    message, verbatim, files = (
+        (new.message, new.verbatim, ()) if has_none else take_out(new.message, new.verbatim, where)
+    )
+    columns, metadata = columns or to_columns(message), to_metadata(new.metadata)
     name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
     if verbatim is not None:

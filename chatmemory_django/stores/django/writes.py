@@ -198,7 +198,7 @@ class Write:
         with self._connection.cursor() as cursor:
             decided = self._decided_unlocked(decide, cursor)
             if decided is None or not decided.is_written:
-                if decided is not None:
+                if decided is not None and message_codec.installed is not None:
                     self._upload(decided.change)
                 with transaction.atomic(using=self._using, savepoint=False):
                     if decided is None or not self._is_written(decided.change, cursor):
