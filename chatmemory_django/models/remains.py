@@ -21,8 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
-from chatmemory_django.db.isolation import is_noted, note
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import is_noted, note, tried_again
 from chatmemory_django.models import message_codec
 from chatmemory_django.models.copies import outliving
 from chatmemory_django.models.messages import Message, MessageQuerySet

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Placed
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_metadata

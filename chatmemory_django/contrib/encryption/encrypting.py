@@ -18,8 +18,8 @@ from chatmemory_django.contrib.encryption.ciphers import APP, FILE, Cipher, inst
 from chatmemory_django.contrib.encryption.kept import kept
 from chatmemory_django.contrib.encryption.values import PREFIX, EncryptionError
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.isolation import as_now, sees_otherwise
 from chatmemory_django.db.row_codec import Stored, address_of
+from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.models import (
     Conversation,
     Message,

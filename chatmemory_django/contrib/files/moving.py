@@ -19,8 +19,8 @@ from chatmemory_django.contrib.files.releasing import delete_files, delete_refer
 from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Address, Coder, address_of, owner_of
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_columns, to_message

@@ -21,8 +21,8 @@ from chatmemory_django.core.media import AddressError, check_files, check_json_f
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import address_of, owner_of
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
 from chatmemory_django.models.columns import to_metadata

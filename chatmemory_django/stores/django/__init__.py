@@ -21,10 +21,9 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.db.isolation import has_locked, note_lock, sees_committed
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.threads import in_slow_thread, in_thread
+from chatmemory_django.db.transactions import has_locked, note_lock, sees_committed, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.windows import Entry, Eviction, Window, pins, to_entry
-from chatmemory_django.db.isolation import as_now
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message

@@ -28,9 +28,9 @@ from django.db.models.functions import Greatest
 from msgspec.structs import asdict, astuple
 
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.db.row_codec import Address, Coder
+from chatmemory_django.db.transactions import has_locked, sees_otherwise
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow

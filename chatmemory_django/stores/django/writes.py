@@ -25,9 +25,8 @@ from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder, RowCodec
+from chatmemory_django.db.transactions import note_lock, sees_committed, sees_otherwise, tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies
