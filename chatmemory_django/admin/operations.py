@@ -9,7 +9,7 @@ from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import CASCADE, ManyToOneRel, QuerySet, Sum
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
@@ -52,6 +52,8 @@ class AdminOperation:
     log_flag = CHANGE
     forms: tuple[tuple[str, str | Promise], ...] = ()
     """The forms of its result that the user chooses from, and their names; the first one is suggested."""
+    done: Any
+    """The success message for a *count* of conversations."""
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         """Yield sentences that describe what will happen to *conversations*."""
@@ -69,10 +71,6 @@ class AdminOperation:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
         raise NotImplementedError
 
-    def done(self, count: int) -> str:
-        """Return the success message for *count* conversations."""
-        raise NotImplementedError
-
 
 class Clear(AdminOperation):
     """Empty the memory; the history remains, if the site keeps one."""
@@ -81,6 +79,9 @@ class Clear(AdminOperation):
     action = "clear_memory"
     label = gettext_lazy("Clear memory")
     button = gettext_lazy("Yes, clear")
+    done = ngettext_lazy(
+        "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", "count"
+    )
     is_destructive = True
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
@@ -104,11 +105,6 @@ class Clear(AdminOperation):
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.CLEARED % {"messages": result}
 
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", count
-        ) % {"count": count}
-
 
 class Erase(AdminOperation):
     """Delete the conversation with its memory and its history."""
@@ -117,6 +113,7 @@ class Erase(AdminOperation):
     action = "delete_selected"
     label = gettext_lazy("Erase")
     button = gettext_lazy("Yes, erase permanently")
+    done = ngettext_lazy("Erased %(count)d conversation.", "Erased %(count)d conversations.", "count")
     is_destructive = True
     log_flag = DELETION
 
@@ -149,9 +146,6 @@ class Erase(AdminOperation):
         names = sorted({str(held._meta.verbose_name) for held in objects})
         return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
 
-    def done(self, count: int) -> str:
-        return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
-
 
 class Recount(AdminOperation):
     """Count the tokens in the memory again."""
@@ -160,6 +154,9 @@ class Recount(AdminOperation):
     action = "recount_tokens"
     label = gettext_lazy("Recount tokens")
     button = gettext_lazy("Yes, recount")
+    done = ngettext_lazy(
+        "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", "count"
+    )
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
@@ -180,11 +177,6 @@ class Recount(AdminOperation):
 
     def refusal(self, error: Exception) -> str:
         return _("Its settings have no token estimator whose counts can be stored.")
-
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", count
-        ) % {"count": count}
 
 
 class Export(AdminOperation):

@@ -229,18 +229,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         replacement = Replacement(
             eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction
         )
-        self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
+        self._write(memory_id, create=bool(eviction.entries()), window=window).run(replacement)
 
     @private
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
-        self._replace(memory_id, Replacement(kept, keep_history=self.keep_history), is_empty=not kept)
-
-    def _replace(
-        self, memory_id: object, replacement: Replacement, *, is_empty: bool, window: Window | None = None
-    ) -> None:
-        self._write(memory_id, create=not is_empty, window=window).run(replacement)
+        self._write(memory_id, create=bool(kept)).run(Replacement(kept, keep_history=self.keep_history))
 
     def delete_messages(self, memory_id: object) -> None:
         is_heard = bool(signals.memory_cleared.receivers)

@@ -111,7 +111,7 @@ class Addition:
         if after is not None and not after.is_head:
             relocation = relocate(snapshot, after, window, self._counted)
             start = _Start(relocation.eviction, relocation.uncounted, relocation)
-        elif snapshot.state.has_counts_of(window) and not aside:
+        elif snapshot.has_counts(window) and not aside:
             held = self._held(snapshot) if ends else ()
             start = _Start(self._from_front(snapshot, held))
         else:

@@ -104,7 +104,7 @@ class _Found(NamedTuple):
 def _memory(snapshot: Snapshot, window: Window, counted: Counted) -> list[Entry]:
     """Return the entries of the memory or, if its size is known, one entry that stands for them."""
     state = snapshot.state
-    if snapshot.state.has_counts_of(window):
+    if snapshot.has_counts(window):
         return [Entry(0, "", cost=state.memory_tokens if window.estimator else state.memory_messages)]
     rows = snapshot.memory(window.counter)
     if window.counter:
@@ -117,7 +117,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     state, before = snapshot.state, snapshot.state.window_start
     behind = state.forgotten_through, state.kept_out_through, snapshot.summarized_through()
     conversation = Conversation.objects.filter(pk=state.id)
-    size = page_size(state.memory_messages, state.memory_tokens if snapshot.state.has_counts_of(window) else 0, window)
+    size = page_size(state.memory_messages, state.memory_tokens if snapshot.has_counts(window) else 0, window)
     while True:
         rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter)
         rows = rows.annotate(version=Subquery(conversation.values("version")))
@@ -142,7 +142,7 @@ def _filled(snapshot: Snapshot, window: Window, costs: Sequence[int], returned: 
     if returned:
         start, pinned = returned[0].sequence, state.pinned_sequence
         stays = pinned is not None and is_pinned_before(pinned, start, window)
-        is_counted = window.counter != "" and snapshot.state.has_counts_of(window)
+        is_counted = window.counter != "" and snapshot.has_counts(window)
         changed = changed._replace(
             window_start=start,
             pinned_sequence=pinned if stays else None,

@@ -47,10 +47,6 @@ class State(NamedTuple):
     evicted_by: str
     kept_out_through: int
 
-    def has_counts_of(self, window: Window) -> bool:
-        """Return whether *window* can use the counters of the conversation, without reading its memory."""
-        return window.is_additive and (not self.memory_messages or window.counter in {"", self.counted_by})
-
 
 class Row(NamedTuple):
     """The row of a message in a memory."""

@@ -112,6 +112,11 @@ class Snapshot:
         written.front_length = max(0, end - state.window_start)
         return written
 
+    def has_counts(self, window: Window) -> bool:
+        """Return whether *window* can use the counters of the conversation, without reading its memory."""
+        state = self.state
+        return window.is_additive and (not state.memory_messages or window.counter in {"", state.counted_by})
+
     def memory(self, counter: str, **only: Any) -> list[Row]:
         """Return the rows in the memory, in its order, with the tokens that *counter* has counted."""
         return list(map(Row._make, self.memory_rows(counter, **only)))
