@@ -37,6 +37,13 @@ class Totals(NamedTuple):
         return cls(conversations.count(), *(sums[name] or 0 for name in ("messages", "remembered", "tokens")))
 
 
+def protection(error: Exception) -> str:
+    """Return why nothing of a conversation can be erased, given the ``ProtectedError`` or ``RestrictedError``."""
+    objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
+    names = sorted({str(held._meta.verbose_name) for held in objects})
+    return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
+
+
 class AdminOperation:
     """An operation on conversations."""
 
@@ -69,7 +76,7 @@ class AdminOperation:
 
     def refusal(self, error: Exception) -> str:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
-        raise NotImplementedError
+        return protection(error)
 
 
 class Clear(AdminOperation):
@@ -100,7 +107,7 @@ class Clear(AdminOperation):
             yield _("This site does not keep a history: the messages are deleted permanently.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
-        return operations.clear(conversations, each=each)
+        return operations.clear(conversations, each=each, refused=refused)
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.CLEARED % {"messages": result}
@@ -140,11 +147,6 @@ class Erase(AdminOperation):
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.ERASED % {"messages": conversation.total_messages}
-
-    def refusal(self, error: Exception) -> str:
-        objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
-        names = sorted({str(held._meta.verbose_name) for held in objects})
-        return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
 
 
 class Recount(AdminOperation):

@@ -28,7 +28,7 @@ from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
-from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.problems import InvalidQuery, Problem, protected
 from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
@@ -122,8 +122,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Erase a conversation with its memory, its history and everything else."""
         with self.changing("delete") as conversation:
             if self.erase(row_of(conversation))["protected"]:
-                detail = "Other objects of the site refer to this conversation; it cannot be erased."
-                raise Problem(HTTPStatus.CONFLICT, "protected", detail)
+                raise protected()
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
