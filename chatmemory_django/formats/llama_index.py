@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from chatmemory_django.formats.arguments import to_object, to_text
 from chatmemory_django.formats.files import base64_of
 from chatmemory_django.formats.openai_files import AUDIO_FORMATS, AUDIO_TYPES, to_image
-from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
+from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom, to_object, to_text
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

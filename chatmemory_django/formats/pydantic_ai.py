@@ -15,9 +15,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from chatmemory_django.formats.arguments import to_text
 from chatmemory_django.formats.files import PDF, base64_of, content_of, media_type_of, written
-from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group
+from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group, to_text
 from chatmemory_django.messages import (
     AiMessage,
     Audio,

@@ -105,6 +105,20 @@ def as_text(value: object) -> str:
     raise TypeError
 
 
+def to_text(arguments: object) -> str | None:
+    """Return *arguments*, an object or any text that a model wrote instead, as the text of a call of a tool."""
+    return arguments if arguments is None or isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def to_object(arguments: str | None) -> dict[str, Any] | None:
+    """Return the JSON object in *arguments* of a call, or None if there is none."""
+    try:
+        value = json.loads(arguments) if arguments and not arguments.isspace() else {}  # some models write nothing
+    except (RecursionError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def items_of(row: Original, format: Format) -> list[dict[str, Any]]:
     """Return the items of *format* for a row: the original one if there is one."""
     given = of_verbatim(row.verbatim, format.name)

@@ -13,7 +13,6 @@ error is raised.
 from chatmemory_django.operations.annotating import annotate, entitle
 from chatmemory_django.operations.checking import Finding, check
 from chatmemory_django.operations.clearing import clear
-from chatmemory_django.operations.each import Each, Refused, WindowOf
 from chatmemory_django.operations.erasing import Receipt, erase
 from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
@@ -26,6 +25,7 @@ from chatmemory_django.operations.jsonl import (
     export_lines,
     import_lines,
 )
+from chatmemory_django.operations.one_by_one import Each, Refused, WindowOf
 from chatmemory_django.operations.recounting import NoCounterError, recount
 from chatmemory_django.operations.retaining import Pruned, apply_retention, prune
 from chatmemory_django.stores.base import MemoryIdTakenError

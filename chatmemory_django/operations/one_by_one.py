@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, ProtectedError, QuerySet, RestrictedError
 from django.db.models.expressions import Combinable
 
+from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.transactions import MAX_ATTEMPTS, as_now, has_locked, is_duplicate, note_lock, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
@@ -34,6 +35,10 @@ TRIES = 2
 """How often a conversation is read without a lock before it is locked."""
 
 _T = TypeVar("_T")
+
+Each: TypeAlias = Callable[[Conversation, int], object]
+Refused: TypeAlias = Callable[[Conversation, Exception], object]
+WindowOf: TypeAlias = Callable[[str], Window | None]
 
 
 def for_writing(conversations: QuerySet[Conversation]) -> ConversationQuerySet:
@@ -68,6 +73,44 @@ def in_lock(conversations: QuerySet[Conversation], key: int, do: Callable[[Conve
     """
     conversations = for_writing(conversations)
     return tried_again(conversations.db, partial(_in_lock, conversations, key, do))
+
+
+def for_each(
+    conversations: QuerySet[Conversation],
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int:
+    """Call *do* with each of *conversations*, and return for how many it succeeded."""
+    results = (in_its_lock(conversations, key, do, each, refused) for key in keys(for_writing(conversations)))
+    return sum(result is not None for result in results)
+
+
+def in_its_lock(
+    conversations: QuerySet[Conversation],
+    key: int,
+    do: Callable[[Conversation], int],
+    each: Each | None,
+    refused: Refused | None,
+) -> int | None:
+    """Call *do* with the conversation *key*, locked, and return its result; None if it is gone or refused."""
+    conversation: Conversation | None = None
+
+    def do_and_report(found: Conversation) -> int:
+        nonlocal conversation
+        conversation = found
+        result = do(found)
+        if each is not None:
+            each(found, result)
+        return result
+
+    try:
+        return in_lock(conversations, key, do_and_report)
+    except (ProtectedError, RestrictedError) as exc:
+        if refused is None or conversation is None:
+            raise
+        refused(conversation, exc)
+        return None
 
 
 def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callable[[Conversation], _T]) -> _T | None:

@@ -19,9 +19,8 @@ from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.remains import delete_left, runs
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.each import Each, Refused, in_its_lock
 from chatmemory_django.operations.erasing import erase_each
-from chatmemory_django.operations.one_by_one import for_writing, keys, messages_of, write
+from chatmemory_django.operations.one_by_one import Each, Refused, for_writing, in_its_lock, keys, messages_of, write
 from chatmemory_django.operations.pruning import leave_branches
 from chatmemory_django.stores.django.removals import Unquoting
 from chatmemory_django.stores.django.writes import Write
