@@ -25,7 +25,7 @@ from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import answers
 from chatmemory_django.chat.runs.background import background_loop
-from chatmemory_django.chat.runs.following import LISTEN, Reading
+from chatmemory_django.chat.runs.following import LISTEN, Listening
 from chatmemory_django.chat.runs.leases import Progress, State
 from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, streams
 from chatmemory_django.chat.runs.tables import Run
@@ -101,18 +101,18 @@ class StartedRun:
 
         They are kept until a minute after the end. Without an end, this raises ``InterruptedAnswerError``.
         """
-        reading, is_last = self._reading(), False
+        listening, is_last = self._listening(), False
         while not is_last:
-            events, is_last = self._events(reading)
+            events, is_last = self._events(listening)
             yield from events
             if not is_last:
                 time.sleep(INTERVAL)
 
     async def astream(self) -> AsyncGenerator[str, None]:
         """See ``stream``."""
-        reading, is_last = await in_thread(self._reading), False
+        listening, is_last = await in_thread(self._listening), False
         while not is_last:
-            events, is_last = await in_thread(self._events, reading)
+            events, is_last = await in_thread(self._events, listening)
             for each in events:
                 yield each
             if not is_last:
@@ -139,12 +139,12 @@ class StartedRun:
         owner = "" if conversation.owner_id is None else str(conversation.owner_id)
         return Maker(conversation.memory_id, owner, self.id.hex, current.get())
 
-    def _reading(self) -> Reading:
-        return Reading(streams(), self._using, self._maker())
+    def _listening(self) -> Listening:
+        return Listening(streams(), self._using, self._maker())
 
-    def _events(self, reading: Reading) -> tuple[Sequence[str], bool]:
+    def _events(self, listening: Listening) -> tuple[Sequence[str], bool]:
         """Return the new events, together, and whether they are the last ones."""
-        found, events = reading.read()
+        found, events = listening.read()
         progress = self._waited(found)
         if progress is Progress.LOST and not events:
             raise InterruptedAnswerError("The process that generated the answer is gone.")

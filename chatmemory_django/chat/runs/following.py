@@ -27,7 +27,7 @@ LONG_WAIT = 10.0
 """Seconds after which it is logged that an answer waits for a worker."""
 
 
-class Reading:
+class Listening:
     """A stream in *kept* that is read from its beginning to its end; the run of *maker* is in the database *using*."""
 
     def __init__(self, kept: Streams, using: str, maker: Maker) -> None:
@@ -102,21 +102,21 @@ class Following:
 
         Once nobody works on it, this process does, with what its ``going_on`` returns.
         """
-        reading = Reading(self._streams, answer.maker.using, answer.maker)
+        listening = Listening(self._streams, answer.maker.using, answer.maker)
         progress, noted_at, began = Progress.RUNS, 0.0, time.monotonic()
         try:
             while progress in {Progress.RUNS, Progress.LEFT} and answer.has_listeners():
                 is_due = time.monotonic() - noted_at >= LISTEN
                 noted_at = time.monotonic() if is_due else noted_at
-                progress, events = await in_thread(self._read, answer.maker, reading, notes=is_due)
+                progress, events = await in_thread(self._read, answer.maker, listening, notes=is_due)
                 if events:
                     answer.put(events)
-                self._note_wait(is_long=reading.length == 0 and time.monotonic() - began > LONG_WAIT)
+                self._note_wait(is_long=listening.length == 0 and time.monotonic() - began > LONG_WAIT)
                 if progress is Progress.LEFT and answer.going_on is not None:
                     with suppress(NoThreadError):  # the next time, unless others are faster
                         made = await self._carry_on(answer.maker, answer.going_on(), locale)
                         if made is not None:
-                            answer.successor = made, reading.length
+                            answer.successor = made, listening.length
                             return
                 if progress in {Progress.RUNS, Progress.LEFT}:
                     await asyncio.sleep(INTERVAL)
@@ -128,9 +128,9 @@ class Following:
             del self._followed[answer.maker]
             answer.end()
 
-    def _read(self, maker: Maker, reading: Reading, *, notes: bool) -> tuple[Progress, str]:
+    def _read(self, maker: Maker, listening: Listening, *, notes: bool) -> tuple[Progress, str]:
         """Return how far an answer is, and its new events; it *notes* that somebody listens to it."""
-        progress, events = reading.read()
+        progress, events = listening.read()
         if notes and progress in {Progress.RUNS, Progress.LEFT}:
             with suppress(DatabaseError):  # the next time comes soon
                 leases.note_listener(maker.using, maker.run)

@@ -20,7 +20,7 @@ from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.chat.runs import deleting, leases
 from chatmemory_django.chat.runs import streams as streams_module
 from chatmemory_django.chat.runs.deleting import KEEP, Deletion, delete_old
-from chatmemory_django.chat.runs.following import Reading
+from chatmemory_django.chat.runs.following import Listening
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, Progress, State, Taken
 from chatmemory_django.chat.runs.streams import (
     MAX_PIECES,
@@ -262,10 +262,10 @@ def taken_over(run: Taken) -> Taken:
     return found
 
 
-class TestReading:
+class TestListening:
     def test_events_are_read_once_also_if_their_piece_comes_again_with_more(self, case):
         made = maker(case.memory_id)
-        run, reading = taken(made), Reading(case.streams, "default", made)
+        run, reading = taken(made), Listening(case.streams, "default", made)
         assert reading.read() == (Progress.RUNS, "")
         case.streams.write({made: piece(run, 0, "one ")})
         assert reading.read() == (Progress.RUNS, "one ")
@@ -278,11 +278,11 @@ class TestReading:
         case.streams.end(made, piece(run, 1, "three four"), run, State.DONE)
 
         assert reading.read() == (Progress.ENDED, "four")
-        assert Reading(case.streams, "default", made).read() == (Progress.ENDED, "one two three four")
+        assert Listening(case.streams, "default", made).read() == (Progress.ENDED, "one two three four")
 
     def test_of_several_processes_the_last_one_is_heard_and_what_it_has_read_of_others(self, case):
         made = maker(case.memory_id)
-        first, early, late = taken(made, ""), *(Reading(case.streams, "default", made) for _ in range(2))
+        first, early, late = taken(made, ""), *(Listening(case.streams, "default", made) for _ in range(2))
         case.streams.write({made: piece(first, 0, "one ")})
         assert early.read() == (Progress.RUNS, "one ")
         second = taken_over(first)
@@ -299,7 +299,7 @@ class TestReading:
         case.streams.write({made: piece(second, 1, "six")})
 
         assert early.read() == late.read() == (Progress.ENDED, "five")
-        assert Reading(case.streams, "default", made).read() == (Progress.ENDED, "one two four five")
+        assert Listening(case.streams, "default", made).read() == (Progress.ENDED, "one two four five")
 
 
 class TestErasing:
@@ -457,7 +457,7 @@ class TestLossesOfRedis:
 
     def test_who_listens_hears_what_follows_lost_pieces_and_no_one_a_stream_without_its_beginning(self, in_redis):
         made = maker(in_redis.memory_id)
-        listening = [Reading(in_redis.streams, "default", made) for _ in range(2)]
+        listening = [Listening(in_redis.streams, "default", made) for _ in range(2)]
         in_redis.streams.write({made: Piece(0, "one ")})
         in_redis.streams.write({made: Piece(1, "two ")})
         assert listening[0].read()[1] == "one two "
