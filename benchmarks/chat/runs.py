@@ -41,7 +41,7 @@ PROCESSES = 2
 CLIENTS = 8
 """The number of conversations at once."""
 
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 120.0
 """The seconds after the last act until each question has to be answered."""
 
 END_SECONDS = 20.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 """The seconds that a server may take to start, and to stop."""
 
 

@@ -25,7 +25,7 @@ from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import answers
 from chatmemory_django.chat.runs.background import background_loop
-from chatmemory_django.chat.runs.following import LISTEN
+from chatmemory_django.chat.runs.following import LISTEN, Listening
 from chatmemory_django.chat.runs.leases import Progress, State
 from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, streams
 from chatmemory_django.chat.runs.tables import Run
@@ -101,22 +101,20 @@ class StartedRun:
 
         They are kept until a minute after the end. Without an end, this raises ``InterruptedAnswerError``.
         """
-        maker, position, is_last = self._maker(), 0, False
+        listening, is_last = self._listening(), False
         while not is_last:
-            pieces, is_last = self._pieces(maker, position)
-            position += len(pieces)
-            yield from pieces
+            events, is_last = self._events(listening)
+            yield from events
             if not is_last:
                 time.sleep(INTERVAL)
 
     async def astream(self) -> AsyncGenerator[str, None]:
         """See ``stream``."""
-        maker, position, is_last = await in_thread(self._maker), 0, False
+        listening, is_last = await in_thread(self._listening), False
         while not is_last:
-            pieces, is_last = await in_thread(self._pieces, maker, position)
-            position += len(pieces)
-            for piece in pieces:
-                yield piece
+            events, is_last = await in_thread(self._events, listening)
+            for each in events:
+                yield each
             if not is_last:
                 await asyncio.sleep(INTERVAL)
 
@@ -141,24 +139,27 @@ class StartedRun:
         owner = "" if conversation.owner_id is None else str(conversation.owner_id)
         return Maker(conversation.memory_id, owner, self.id.hex, current.get())
 
-    def _pieces(self, maker: Maker, position: int) -> tuple[Sequence[str], bool]:
-        """Return the stream from *position* on, and whether it has ended."""
-        progress = self._progress()  # first, to miss no last piece: who ends a run has written it
-        pieces = decoded(maker, streams().read(maker, position), position)
-        if progress is Progress.LOST and not pieces:
+    def _listening(self) -> Listening:
+        return Listening(streams(), self._using, self._maker())
+
+    def _events(self, listening: Listening) -> tuple[Sequence[str], bool]:
+        """Return the new events, together, and whether they are the last ones."""
+        found, events = listening.read()
+        progress = self._waited(found)
+        if progress is Progress.LOST and not events:
             raise InterruptedAnswerError("The process that generated the answer is gone.")
-        return pieces, progress is Progress.ENDED
+        return [events] if events else [], progress is Progress.ENDED
 
     def _has_ended(self) -> bool:
-        return self._progress() is not Progress.RUNS
+        progress, _ = leases.progress(self._using, self.id)
+        return self._waited(progress) is not Progress.RUNS
 
-    def _progress(self) -> Progress:
+    def _waited(self, progress: Progress) -> Progress:
         """
-        Return how far it is; what nobody works on runs, if that is for workers to do, and is lost if not.
+        Return its *progress*; what nobody works on runs, if that is for workers to do, and is lost if not.
 
         Who waits for it listens: another question does not stop it then.
         """
-        progress = leases.progress(self._using, self.id)
         if progress in {Progress.RUNS, Progress.LEFT} and time.monotonic() - self._noted_at >= LISTEN:
             self._noted_at = time.monotonic()
             leases.note_listener(self._using, self.id)

@@ -11,8 +11,6 @@ from contextlib import suppress
 from functools import partial
 from uuid import UUID, uuid4
 
-from django.db import close_old_connections
-
 from chatmemory_django import observing
 from chatmemory_django.chat.orders import Decided, carried_on, decided, resumed
 from chatmemory_django.chat.runs import leases
@@ -228,4 +226,3 @@ class Worker:
             text = "The worker could not look for answers in the database %r, or go on with one; the next look may."
             logger.error(text, using, exc_info=error)
         self._failed.add((using, context))
-        close_old_connections()

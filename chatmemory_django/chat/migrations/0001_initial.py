@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ),
                 ("memory_id", chatmemory_django.models.ExactCharField(max_length=255)),
                 ("answer_id", chatmemory_django.models.ExactCharField(max_length=64)),
-                ("position", models.PositiveIntegerField()),
+                ("position", models.PositiveBigIntegerField()),
                 ("data", models.TextField()),
                 ("written_at", models.DateTimeField()),
             ],

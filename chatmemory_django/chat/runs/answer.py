@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from datetime import tzinfo
@@ -15,7 +15,7 @@ from django.utils import timezone, translation
 
 from chatmemory_django.chat.runs.deleting import KEEP
 from chatmemory_django.chat.runs.leases import State, Taken
-from chatmemory_django.chat.runs.streams import Maker, Piece
+from chatmemory_django.chat.runs.streams import MAX_PIECES, Maker, Piece
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.threads import bring_into, in_background
 from chatmemory_django.private import empty_frames
@@ -136,7 +136,7 @@ class Answer:
         self.listeners = 0
         """How many clients listen to it here."""
         self.successor: tuple[Answer, int] | None = None
-        """With what those who listen go on here, and from which of its events on."""
+        """With what those who listen go on here, and how many characters of it they have."""
         self.going_on: Callable[[], Work] | None = None
         """What makes the work by which this process goes on with another one's answer, if it does."""
         self._has_ended = self._is_leaving = False
@@ -152,12 +152,6 @@ class Answer:
         """Append *events* to the stream, and wake all listeners."""
         self.events.append(events)
         self._wake()
-
-    def restore(self, pieces: Sequence[str]) -> None:
-        """Begin with what another process has written of the stream."""
-        self.events = list(pieces)
-        self._pieces = self._written = len(pieces)
-        self._written_at = time.monotonic()
 
     def end(self) -> None:
         """End the stream: listeners return once they have read all events."""
@@ -208,7 +202,8 @@ class Answer:
 
     def new(self, count: int | None = None, last: str = "") -> Piece:
         """Return those of the first *count* events that are not written yet, or of all, and *last*."""
-        return Piece(self._pieces, "".join(self.events[self._written : count]) + last)
+        position = self._pieces + (self.taken.fence * MAX_PIECES if self.taken else 0)
+        return Piece(position, "".join(self.events[self._written : count]) + last)
 
     def has_new(self, count: int) -> bool:
         """Return whether some of the first *count* events are not written yet, or were written long ago."""
@@ -220,15 +215,18 @@ class Answer:
         self._pieces += count > self._written
         self._written, self._written_at = count, time.monotonic()
 
-    async def listen(self, position: int = 0) -> AsyncGenerator[str, None]:
-        """Yield the stream from its beginning, or from an event on, to its end, with comments during silence."""
+    async def listen(self, heard: int = 0) -> AsyncGenerator[str, None]:
+        """Yield the stream behind the characters *heard* of it, to its end, with comments during silence."""
+        position = 0
         self.listeners += 1
         try:
             while True:
                 changed = self._changed
                 if position < len(self.events):
-                    new, position = "".join(self.events[position:]), len(self.events)
-                    yield new
+                    new, position = "".join(self.events[position:])[heard:], len(self.events)
+                    heard = 0
+                    if new:
+                        yield new
                 elif self._has_ended:
                     return
                 else:

@@ -26,7 +26,7 @@ from chatmemory_django.chat.runs.answer import Answer, InterruptedAnswerError, L
 from chatmemory_django.chat.runs.following import Following
 from chatmemory_django.chat.runs.leases import BusyError, State, Taken
 from chatmemory_django.chat.runs.overload import in_thread_soon
-from chatmemory_django.chat.runs.streams import INTERVAL, Maker, decoded, encoded, forget_ended, streams
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, Piece, decoded, encoded, forget_lost, streams
 from chatmemory_django.chat.runs.tables import Run
 from chatmemory_django.chat.runs.taking import NOTHING, Given, Kept
 from chatmemory_django.chat.runs.writing import Writer
@@ -269,10 +269,10 @@ class Answers:
         self._begin_work(answer, work, pieces)
         return True
 
-    def _begin_work(self, answer: Answer, work: Work, pieces: Sequence[str] = ()) -> None:
+    def _begin_work(self, answer: Answer, work: Work, pieces: Sequence[Piece] = ()) -> None:
         """Begin *work*, with the *pieces* that are stored of the stream; what fails then would fail again."""
         try:
-            answer.restore(decoded(answer.maker, pieces))
+            answer.events.extend(decoded(answer.maker, pieces))
             raisable(work.begin)(answer)
         except Exception as exc:  # noqa: BLE001  # the answer reports it
             answer.fail(exc)
@@ -347,7 +347,7 @@ class Answers:
         try:
             last = encoded(answer.maker, answer.new(last=answer.last))
             if taken and not self._streams.end(answer.maker, last, taken, state, answer.question):
-                forget_ended(self._streams, taken.using, [answer.maker.memory_id])
+                forget_lost(self._streams, taken.using, [answer.maker.memory_id])
         except AWAY:
             raise
         except Exception:

@@ -290,11 +290,11 @@ def running(using: str, owner: Any, most: int) -> int:
     return len(found[:most])  # few: quicker than to make a COUNT
 
 
-def streamed(using: str, memory_ids: Collection[str]) -> list[UUID]:
-    """Return the runs in these conversations whose streams go on."""
-    return list(
-        Run.objects.using(using).open().filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True)
-    )
+def streamed(using: str, memory_ids: Collection[str], *, have_ended: bool) -> list[UUID]:
+    """Return the runs in these conversations whose streams go on, and with *have_ended* those that others may read."""
+    runs = Run.objects.using(using)
+    found = runs.exclude(state=State.INTERRUPTED) if have_ended else runs.open()
+    return list(found.filter(conversation__memory_id__in=memory_ids).values_list("pk", flat=True))
 
 
 def stop(using: str, run: UUID) -> None:
@@ -316,18 +316,18 @@ def stopping(using: str, taken: Collection[Taken]) -> Mapping[UUID, bool]:
     return {run: is_stopping for run, fence, is_stopping in rows if fence == fences[run]}
 
 
-def progress(using: str, run: UUID) -> Progress:
-    """Return what has become of a run."""
-    columns = ("state", "active", "assistant", DatabaseNow() - F("lease"))
+def progress(using: str, run: UUID) -> tuple[Progress, int | None]:
+    """Return what has become of a run, and the fence of who has taken it last; None if it has ended, or is lost."""
+    columns = ("state", "active", "assistant", "fence", DatabaseNow() - F("lease"))
     found: Any = Run.objects.using(using).filter(pk=run).values_list(*columns)
-    for state, active, assistant, silent_for in found:
+    for state, active, assistant, fence, silent_for in found:
         if active is None and state != State.INTERRUPTED:
-            return Progress.ENDED
+            return Progress.ENDED, None
         if active is not None and state != State.ASKED and silent_for.total_seconds() < DEAD_AFTER:
-            return Progress.RUNS
+            return Progress.RUNS, fence
         if active is not None and assistant is not None:
-            return Progress.LEFT
-    return Progress.LOST
+            return Progress.LEFT, fence
+    return Progress.LOST, None
 
 
 def prune(using: str, seconds: float) -> int:

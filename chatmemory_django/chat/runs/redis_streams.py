@@ -31,25 +31,22 @@ TIMEOUT = 2.0
 _KEEP = round(KEEP)
 
 _WRITE = """
-local position = tonumber(ARGV[2])
 if ARGV[3] ~= '' then
-    for _ = redis.call('LLEN', KEYS[1]), position do redis.call('RPUSH', KEYS[1], '') end
-    redis.call('LSET', KEYS[1], position, ARGV[3])
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], ARGV[2], ARGV[2])
+    redis.call('ZADD', KEYS[1], ARGV[2], ARGV[2] .. ':' .. ARGV[3])
 end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('SADD', KEYS[2], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[4])
 """
-"""
-Write a piece, also if this is retried, and keep those before it. Empty pieces stand for those that Redis has lost.
-"""
+"""Write a piece, also if this is retried, and keep those before it."""
 
 
 class RedisStreams(Streams):
     """
     Streams in Redis, at ``CHATMEMORY["CHAT"]["REDIS_URL"]``.
 
-    Each answer has a list of pieces, and each conversation a set of the ids of its latest answers, to find these lists
+    Each answer has a sorted set of pieces, and each conversation a set of the ids of its latest answers, to find these
     when it is erased. Everything expires by itself.
     """
 
@@ -69,11 +66,11 @@ class RedisStreams(Streams):
             if isinstance(reply, RedisError):  # its keys are broken, which delays no others
                 logger.error("An answer in %r could not be written: %s.", maker.memory_id, type(reply).__name__)
 
-    def read(self, maker: Maker, position: int) -> Sequence[str]:
+    def read(self, maker: Maker, position: int) -> Sequence[Piece]:
         with _reached():
-            pieces = cast("list[str]", self._redis.lrange(_pieces(maker.memory_id, maker.answer_id), position, -1))
-        # Without its beginning, no client can read a stream.
-        return [] if position == 0 and pieces[:1] == [""] else pieces
+            key = _pieces(maker.memory_id, maker.answer_id)
+            stored = cast("list[str]", self._redis.zrangebyscore(key, position, "+inf"))
+        return [Piece(int(at), data) for at, _, data in (each.partition(":") for each in stored)]
 
     def forget(self, memory_ids: Collection[str], *, but: Collection[str] = ()) -> None:
         with _reached(), self._redis.pipeline(transaction=False) as pipeline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -61,11 +61,26 @@ class Maker(NamedTuple):
         return router.db_for_write(Conversation, owner_key=self.owner_key)
 
 
+MAX_PIECES = 1 << 24
+"""More pieces than a process writes of an answer, at four a second for weeks."""
+
+
 class Piece(NamedTuple):
-    """The new events of an answer, and the index of the piece; without events, it keeps the pieces before it."""
+    """
+    The new events of an answer; without events, it keeps the piece before it.
+
+    The position is the fence of its process's run times ``MAX_PIECES``, and the number of pieces that this process has
+    written before. A process that takes the run over writes the whole stream anew behind what the one before it can
+    still write: that is read by nobody then.
+    """
 
     position: int
     data: str
+
+    @property
+    def fence(self) -> int:
+        """The fence of its process's run."""
+        return self.position // MAX_PIECES
 
 
 def encoded(maker: Maker, piece: Piece) -> Piece:
@@ -75,12 +90,17 @@ def encoded(maker: Maker, piece: Piece) -> Piece:
     return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
 
 
-def decoded(maker: Maker, stored: Iterable[str], position: int = 0) -> list[str]:
-    """Return the data of the pieces of the answer of *maker* from *position* on, as they are *stored*."""
-    coder = _coder(maker, router.db_for_read)
+def decoded(maker: Maker, stored: Sequence[Piece]) -> list[str]:
+    """Return the events of the pieces that are *stored* of the answer of *maker*: of those of the last process."""
+    coder, own = _coder(maker, router.db_for_read), of_last(stored)
     if coder is None:
-        return list(stored)
-    return [coder.decode(data, _COLUMN, (maker.answer_id, at)) for at, data in enumerate(stored, position)]
+        return [piece.data for piece in own]
+    return [coder.decode(data, _COLUMN, (maker.answer_id, position)) for position, data in own]
+
+
+def of_last(stored: Sequence[Piece]) -> list[Piece]:
+    """Return those pieces that the process has stored which has taken the run last."""
+    return [piece for piece in stored if piece.fence == stored[-1].fence]
 
 
 def _coder(maker: Maker, route: Callable[..., str]) -> Coder | None:
@@ -107,8 +127,8 @@ class Streams(ABC):
         """Write the new events of this process's answers. A piece may come again, and have more events then."""
 
     @abstractmethod
-    def read(self, maker: Maker, position: int) -> Sequence[str]:
-        """Return the pieces of an answer from *position* on."""
+    def read(self, maker: Maker, position: int) -> Sequence[Piece]:
+        """Return the pieces of an answer from *position* on, by their positions."""
 
     @abstractmethod
     def forget(self, memory_ids: Collection[str], *, but: Collection[str] = ()) -> None:
@@ -148,11 +168,11 @@ class DatabaseStreams(Streams):
         for using, own in by_database.items():
             tried_again(using, partial(_write, own, using))
 
-    def read(self, maker: Maker, position: int) -> Sequence[str]:
+    def read(self, maker: Maker, position: int) -> Sequence[Piece]:
         chunks = AnswerChunk.objects.using(self._database(maker.owner_key)).filter(
             memory_id=maker.memory_id, answer_id=maker.answer_id, position__gte=position
         )
-        return list(chunks.order_by("position").values_list("data", flat=True))
+        return [Piece(*row) for row in chunks.order_by("position").values_list("position", "data")]
 
     def forget(self, memory_ids: Collection[str], *, but: Collection[str] = ()) -> None:
         using = self.using or router.db_for_write(AnswerChunk)
@@ -193,11 +213,11 @@ def _write(pieces: Mapping[Maker, Piece], using: str) -> None:
         update_fields=["data", "written_at"],
         unique_fields=key if can_name_target else None,
     )
-    silent = [maker for maker, piece in pieces.items() if not piece.data]
+    silent = {maker: piece.position - 1 for maker, piece in pieces.items() if not piece.data}
     if silent:
         memory_ids, answer_ids = {each.memory_id for each in silent}, [each.answer_id for each in silent]
-        first = rows.filter(memory_id__in=memory_ids, answer_id__in=answer_ids, position=0)
-        first.update(written_at=DatabaseNow())
+        last = rows.filter(memory_id__in=memory_ids, answer_id__in=answer_ids, position__in=silent.values())
+        last.update(written_at=DatabaseNow())
 
 
 def _end(maker: Maker, last: Piece, taken: Taken, state: State, question: int | None) -> bool:
@@ -258,7 +278,12 @@ def forget_streams(using: str, conversations: Mapping[int, str], *, erased: bool
 
 def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
     """Delete the streams in these conversations but of the answers that go on."""
-    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids)])
+    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids, have_ended=False)])
+
+
+def forget_lost(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
+    """Delete the streams of answers in these conversations that were erased, or in whose place another one has come."""
+    kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids, have_ended=True)])
 
 
 def delete_rest(using: str, asked: bool, dry_run: bool) -> None:

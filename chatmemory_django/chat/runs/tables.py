@@ -128,7 +128,7 @@ class AnswerChunk(models.Model):
     pk = models.CompositePrimaryKey("memory_id", "answer_id", "position")
     memory_id = ExactCharField(max_length=MAX_MEMORY_ID_LENGTH)
     answer_id = ExactCharField(max_length=MAX_CLIENT_MESSAGE_ID_LENGTH)
-    position = models.PositiveIntegerField()
+    position = models.PositiveBigIntegerField()
     data = models.TextField()
     written_at = models.DateTimeField()
 

@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping
 from contextvars import Context
 from uuid import UUID
 
-from django.db import close_old_connections
-
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, apart
-from chatmemory_django.chat.runs.streams import INTERVAL, Maker, Streams, StreamsUnavailableError, encoded, forget_ended
+from chatmemory_django.chat.runs.streams import INTERVAL, Maker, Streams, StreamsUnavailableError, encoded, forget_lost
+from chatmemory_django.db.background import leave_connections
 from chatmemory_django.db.contexts import ThreadContext, current, in_context
 from chatmemory_django.db.threads import in_thread
 
@@ -74,7 +73,7 @@ class Writer:
                 written.append((in_context(self._write, context)(own), own))
             except Exception as exc:  # noqa: BLE001  # whatever it is, the next write may succeed
                 self._note_failure(exc, context)
-                close_old_connections()
+                leave_connections()
         return written
 
     def _write(self, answers: Collection[Answer]) -> Mapping[UUID, bool]:
@@ -86,10 +85,10 @@ class Writer:
         stopping: dict[UUID, bool] = {}
         for using, own in places.items():
             stopping.update(leases.stopping(using, [each.taken for each in own.values() if each.taken is not None]))
-            # What has ended since then is not written any more, and others may still read its end.
+            # What has ended since then is not written any more.
             lost = [answer.maker.memory_id for run, answer in own.items() if run not in stopping and answer.is_written]
             if lost:
-                forget_ended(self._streams, using, lost)
+                forget_lost(self._streams, using, lost)
         try:  # what is another process's by now must not get the pieces of this one
             self._write_events([each for each in answers if each.taken is None or each.taken.run in stopping])
         except StreamsUnavailableError as exc:  # which runs have to stop is known all the same

@@ -301,6 +301,20 @@ class TestStrict:
         assert assistant.chat("a", "Tea?", owner=ann) == "Yes"
         assert reserved == [None]
 
+    def test_what_others_use_while_its_tools_run_leaves_nothing_for_its_next_call(self, ann, settings):
+        budget(settings, per_day(24, STRICT=True))
+
+        def look(place: str) -> str:
+            """Look."""
+            return Assistant(ScriptedModel(place), reserves=PER_CALL).chat("b", "Tea?", owner=ann)
+
+        model = ScriptedModel(CALLS, "Yes")
+        with pytest.raises(BudgetExceededError):
+            Assistant(model, tools=[look], reserves=PER_CALL).chat("a", "Tea?", owner=ann)
+
+        assert len(model.requests) == 1
+        assert ModelCall.objects.count() == 2
+
     def test_it_is_given_back_where_the_record_comes_after_the_answer(self, ann, settings):
         """As its owner has been erased meanwhile, the call cannot be recorded with it."""
         budget(settings, per_day(24, "label:tenant", STRICT=True))

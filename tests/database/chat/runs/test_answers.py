@@ -20,7 +20,7 @@ from chatmemory_django.chat.runs import following, leases, overload, renewals, w
 from chatmemory_django.chat.runs.answer import TOUCH_AFTER, Answer
 from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, Taken
-from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece
+from chatmemory_django.chat.runs.streams import MAX_PIECES, DatabaseStreams, Maker, Piece
 from chatmemory_django.db import threads
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -259,7 +259,8 @@ class TestListenersElsewhere:
         taken = await sync_to_async(leases.take)("default", memory_id, ann.pk, uuid4())
         maker = Maker(memory_id, str(ann.pk), taken.run.hex)
         for place, piece in enumerate(pieces):
-            await sync_to_async(DatabaseStreams().write)({maker: Piece(place, piece)})
+            position = taken.fence * MAX_PIECES + place
+            await sync_to_async(DatabaseStreams().write)({maker: Piece(position, piece)})
         response = await client.get(f"/{memory_id}/stream")
         task = asyncio.create_task(chunks(response))
         while pieces and not any(followed.events for followed in answers()._following._followed.values()):

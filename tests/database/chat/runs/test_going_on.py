@@ -17,7 +17,7 @@ from chatmemory_django.chat.orders import carried_on
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import State
-from chatmemory_django.chat.runs.streams import Maker
+from chatmemory_django.chat.runs.streams import Maker, Piece
 from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
@@ -55,7 +55,8 @@ async def cut_off(client, asking: Awaitable | None = None) -> AsyncIterator[list
 
 
 async def stored_stream() -> str:
-    return "".join([chunk.data async for chunk in AnswerChunk.objects.order_by("position")])
+    stored = [Piece(chunk.position, chunk.data) async for chunk in AnswerChunk.objects.order_by("position")]
+    return "".join(piece.data for piece in stored if piece.fence == stored[-1].fence)
 
 
 class TestHandingOver:

@@ -317,7 +317,7 @@ class TestErasing:
         erase(Conversation.objects.all())
 
         assert not Run.objects.exists()
-        assert leases.progress("default", taken.run) is Progress.LOST
+        assert leases.progress("default", taken.run) == (Progress.LOST, None)
         assert not leases.end(taken, State.DONE)
 
     @pytest.mark.parametrize("after", [1, 2, 3, 4])
@@ -361,7 +361,8 @@ class TestProgress:
         take("taken")
         leases.end(ended, State.FAILED)
 
-        found = [leases.progress("default", each) for each in (runs.run, dead.run, taken_over.run, ended.run, uuid4())]
+        keys = runs.run, dead.run, taken_over.run, ended.run, uuid4()
+        found = [leases.progress("default", each)[0] for each in keys]
 
         assert found == [Progress.RUNS, Progress.LOST, Progress.LOST, Progress.ENDED, Progress.LOST]
 

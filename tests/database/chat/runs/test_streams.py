@@ -20,8 +20,10 @@ from chatmemory_django.chat.models import AnswerChunk, Run
 from chatmemory_django.chat.runs import deleting, leases
 from chatmemory_django.chat.runs import streams as streams_module
 from chatmemory_django.chat.runs.deleting import KEEP, Deletion, delete_old
+from chatmemory_django.chat.runs.following import Listening
 from chatmemory_django.chat.runs.leases import DEAD_AFTER, Progress, State, Taken
 from chatmemory_django.chat.runs.streams import (
+    MAX_PIECES,
     DatabaseStreams,
     Maker,
     Piece,
@@ -55,10 +57,10 @@ def maker(memory_id: str) -> Maker:
     return Maker(memory_id, "", uuid4().hex)
 
 
-def taken(made: Maker) -> Taken:
+def taken(made: Maker, assistant: str | None = None) -> Taken:
     """Take the run of *made*; its conversation has a message, so it stays."""
     get_chat_memory(made.memory_id).add(UserMessage("Hello"))
-    found = leases.take("default", made.memory_id, None, UUID(made.answer_id))
+    found = leases.take("default", made.memory_id, None, UUID(made.answer_id), assistant)
     assert isinstance(found, Taken)
     return found
 
@@ -82,6 +84,10 @@ class Case:
     def __init__(self, kept: Streams) -> None:
         self.streams = kept
         self.memory_id = f"c-{uuid4().hex}"
+
+    def read(self, made: Maker, position: int) -> list[str]:
+        """Return the data of what is stored of an answer from *position* on."""
+        return [piece.data for piece in self.streams.read(made, position)]
 
     def let_pass(self, made: Maker) -> None:
         """Pretend that the pieces of an answer are about to be deleted."""
@@ -124,16 +130,16 @@ class TestContract:
         for place in range(12):
             case.streams.write({made: Piece(place, f"{place};")})
 
-        assert case.streams.read(made, 0) == [f"{place};" for place in range(12)]
-        assert case.streams.read(made, 10) == ["10;", "11;"]
-        assert case.streams.read(made, 12) == []
+        assert case.read(made, 0) == [f"{place};" for place in range(12)]
+        assert case.read(made, 10) == ["10;", "11;"]
+        assert case.read(made, 12) == []
 
     def test_those_of_several_answers_are_written_at_once(self, case):
         one, other = maker(case.memory_id), maker(f"{case.memory_id}-other")
 
         case.streams.write({one: Piece(0, "one"), other: Piece(0, "other")})
 
-        assert (case.streams.read(one, 0), case.streams.read(other, 0)) == (["one"], ["other"])
+        assert (case.read(one, 0), case.read(other, 0)) == (["one"], ["other"])
 
     def test_a_piece_written_twice_is_stored_once(self, case):
         made = maker(case.memory_id)
@@ -141,7 +147,7 @@ class TestContract:
         case.streams.write({made: Piece(0, "once")})
         case.streams.write({made: Piece(0, "once")})
 
-        assert case.streams.read(made, 0) == ["once"]
+        assert case.read(made, 0) == ["once"]
 
     def test_a_piece_that_comes_again_may_have_more_events(self, case):
         made = maker(case.memory_id)
@@ -150,21 +156,21 @@ class TestContract:
         case.streams.write({made: Piece(0, "one two")})
         case.streams.write({made: Piece(1, " three")})
 
-        assert case.streams.read(made, 0) == ["one two", " three"]
+        assert case.read(made, 0) == ["one two", " three"]
 
     def test_an_empty_piece_adds_nothing(self, case):
         made = maker(case.memory_id)
 
         case.streams.write({made: NOTHING})
 
-        assert case.streams.read(made, 0) == []
+        assert case.read(made, 0) == []
 
     def test_any_text_is_stored(self, case):
         made, text = maker(case.memory_id), 'data: {"delta":"é 😀 \\ud800 \\u0000"}\n\n'
 
         case.streams.write({made: Piece(0, text)})
 
-        assert case.streams.read(made, 0) == [text]
+        assert case.read(made, 0) == [text]
 
     def test_an_answer_without_a_piece_for_long_keeps_the_earlier_ones(self, case):
         made = maker(case.memory_id)
@@ -176,7 +182,7 @@ class TestContract:
         case.delete_old()
         case.streams.write({made: Piece(2, " three")})
 
-        assert case.streams.read(made, 0) == ["one", " two", " three"]
+        assert case.read(made, 0) == ["one", " two", " three"]
 
     def test_others_are_deleted(self, case):
         made = maker(case.memory_id)
@@ -185,7 +191,7 @@ class TestContract:
 
         case.delete_old()
 
-        assert case.streams.read(made, 0) == []
+        assert case.read(made, 0) == []
 
 
 class TestEnds:
@@ -196,10 +202,10 @@ class TestEnds:
 
         assert case.streams.end(made, Piece(1, " all"), run, State.DONE, 1)
 
-        assert case.streams.read(made, 0) == ["almost", " all"]
+        assert case.read(made, 0) == ["almost", " all"]
         ended = Run.objects.get()
         assert (ended.state, ended.active, ended.question) == ("done", None, 1)
-        assert leases.progress("default", run.run) is Progress.ENDED
+        assert leases.progress("default", run.run) == (Progress.ENDED, None)
         assert isinstance(leases.take("default", made.memory_id, None, uuid4()), Taken)
 
     def test_a_run_may_end_without_a_last_piece(self, case):
@@ -207,7 +213,7 @@ class TestEnds:
 
         assert case.streams.end(made, NOTHING, taken(made), State.FAILED)
 
-        assert (case.streams.read(made, 0), Run.objects.get().state) == ([], "failed")
+        assert (case.read(made, 0), Run.objects.get().state) == ([], "failed")
 
     def test_one_that_was_lost_does_not_end(self, case):
         made = maker(case.memory_id)
@@ -226,7 +232,7 @@ class TestEnds:
 
         assert not case.streams.end(made, Piece(0, "all"), run, State.DONE)
 
-        assert case.streams.read(made, 0) == ["all"]
+        assert case.read(made, 0) == ["all"]
 
     def test_the_new_conversation_of_an_answer_that_was_not_stored_goes(self, case):
         made = maker(case.memory_id)
@@ -245,6 +251,57 @@ class TestEnds:
             DatabaseStreams().end(made, Piece(0, "all"), run, State.DONE)
 
 
+def piece(run: Taken, index: int, data: str) -> Piece:
+    return Piece(run.fence * MAX_PIECES + index, data)
+
+
+def taken_over(run: Taken) -> Taken:
+    Run.objects.update(lease=F("lease") - timedelta(seconds=DEAD_AFTER + 1))
+    found = leases.take_over("default", run.run)
+    assert found is not None
+    return found
+
+
+class TestListening:
+    def test_events_are_read_once_also_if_their_piece_comes_again_with_more(self, case):
+        made = maker(case.memory_id)
+        run, reading = taken(made), Listening(case.streams, "default", made)
+        assert reading.read() == (Progress.RUNS, "")
+        case.streams.write({made: piece(run, 0, "one ")})
+        assert reading.read() == (Progress.RUNS, "one ")
+
+        case.streams.write({made: piece(run, 0, "one two ")})  # whose success was not reported
+        assert reading.read() == (Progress.RUNS, "two ")
+        case.streams.write({made: piece(run, 1, "three ")})
+        assert reading.read() == (Progress.RUNS, "three ")
+        assert reading.read() == (Progress.RUNS, "")
+        case.streams.end(made, piece(run, 1, "three four"), run, State.DONE)
+
+        assert reading.read() == (Progress.ENDED, "four")
+        assert Listening(case.streams, "default", made).read() == (Progress.ENDED, "one two three four")
+
+    def test_of_several_processes_the_last_one_is_heard_and_what_it_has_read_of_others(self, case):
+        made = maker(case.memory_id)
+        first, early, late = taken(made, ""), *(Listening(case.streams, "default", made) for _ in range(2))
+        case.streams.write({made: piece(first, 0, "one ")})
+        assert early.read() == (Progress.RUNS, "one ")
+        second = taken_over(first)
+        case.streams.write({made: piece(first, 1, "two ")})  # late, and nobody has gone on yet
+        assert early.read() == late.read() == (Progress.RUNS, "")
+        third = taken_over(second)
+
+        case.streams.write({made: piece(second, 0, "one three ")})
+        assert early.read() == late.read() == (Progress.RUNS, "")
+        case.streams.write({made: piece(third, 0, "one two four ")})
+        case.streams.write({made: piece(first, 2, "three ")})
+        assert (early.read(), late.read()) == ((Progress.RUNS, "two four "), (Progress.RUNS, "one two four "))
+        case.streams.end(made, piece(third, 1, "five"), third, State.DONE)
+        case.streams.write({made: piece(second, 1, "six")})
+
+        assert early.read() == late.read() == (Progress.ENDED, "five")
+        assert Listening(case.streams, "default", made).read() == (Progress.ENDED, "one two four five")
+
+
 class TestErasing:
     def test_all_in_a_conversation_are_forgotten(self, case):
         one, two, other = maker(case.memory_id), maker(case.memory_id), maker(f"{case.memory_id}-other")
@@ -254,8 +311,8 @@ class TestErasing:
 
         case.streams.forget([case.memory_id, "unknown"])
 
-        assert case.streams.read(one, 0) == case.streams.read(two, 0) == []
-        assert case.streams.read(other, 0) == ["private", " secret"]
+        assert case.read(one, 0) == case.read(two, 0) == []
+        assert case.read(other, 0) == ["private", " secret"]
         case.streams.forget([other.memory_id])
         assert case.places(case.memory_id) == []
 
@@ -266,7 +323,7 @@ class TestErasing:
 
         case.streams.forget([case.memory_id], but=[kept.answer_id])
 
-        assert (case.streams.read(gone, 0), case.streams.read(kept, 0)) == ([], ["private"])
+        assert (case.read(gone, 0), case.read(kept, 0)) == ([], ["private"])
         case.streams.write({kept: Piece(1, " still")})
         case.streams.forget([case.memory_id])
         assert case.places(case.memory_id) == []
@@ -284,7 +341,7 @@ class TestErasing:
         get_chat_memory(case.memory_id).remove(1)
 
         case.streams.write({running: Piece(1, " there")})
-        assert [case.streams.read(each, 0) for each in made] == [[], [], ["still", " there"]]
+        assert [case.read(each, 0) for each in made] == [[], [], ["still", " there"]]
 
     @pytest.mark.parametrize("erase", WAYS)
     def test_every_way_to_erase_deletes_them(self, case, erase):
@@ -297,7 +354,7 @@ class TestErasing:
 
         WAYS[erase](Conversation.objects.get())
 
-        assert case.streams.read(ended, 0) == case.streams.read(running, 0) == []
+        assert case.read(ended, 0) == case.read(running, 0) == []
         assert not Run.objects.exists()
         assert leases.stopping("default", [run]) == {}
         case.streams.write({running: Piece(1, "late")})  # as its process may, until it finds out
@@ -328,7 +385,7 @@ class TestErasing:
 
         forget_ended(case.streams, "default", [case.memory_id])
 
-        assert (case.streams.read(first, 0), case.streams.read(second, 0)) == ([], ["new"])
+        assert (case.read(first, 0), case.read(second, 0)) == ([], ["new"])
 
     def test_an_erasure_that_is_rolled_back_deletes_nothing(self, case):
         made = maker(case.memory_id)
@@ -339,7 +396,7 @@ class TestErasing:
             Conversation.objects.all().delete()
             raise RuntimeError
 
-        assert case.streams.read(made, 0) == ["still there"]
+        assert case.read(made, 0) == ["still there"]
         assert leases.stopping("default", [run]) == {run.run: False}
 
     @needs_redis
@@ -370,13 +427,13 @@ class TestErasing:
 
         assert 0 <= leases.take("default", made.memory_id, None, uuid4()) < DEAD_AFTER
         assert leases.find("default", made.memory_id, None) == run.run
-        assert leases.progress("default", run.run) is Progress.RUNS
+        assert leases.progress("default", run.run) == (Progress.RUNS, run.fence)
         case.delete_old()
-        assert case.streams.read(made, 0) == ["Hi"]
-        assert case.streams.read(ended, 0) == ["Bye"]
+        assert case.read(made, 0) == ["Hi"]
+        assert case.read(ended, 0) == ["Bye"]
         forget_ended(case.streams, "default", [made.memory_id, ended.memory_id])
-        assert case.streams.read(made, 0) == ["Hi"]
-        assert case.streams.read(ended, 0) == []
+        assert case.read(made, 0) == ["Hi"]
+        assert case.read(ended, 0) == []
 
 
 @pytest.fixture
@@ -400,14 +457,15 @@ class TestLossesOfRedis:
 
     def test_who_listens_hears_what_follows_lost_pieces_and_no_one_a_stream_without_its_beginning(self, in_redis):
         made = maker(in_redis.memory_id)
+        listening = [Listening(in_redis.streams, "default", made) for _ in range(2)]
         in_redis.streams.write({made: Piece(0, "one ")})
         in_redis.streams.write({made: Piece(1, "two ")})
+        assert listening[0].read()[1] == "one two "
         redis_streams._client(REDIS).delete(pieces_of(made))
 
         in_redis.streams.write({made: Piece(2, "three")})
 
-        assert in_redis.streams.read(made, 2) == ["three"]
-        assert in_redis.streams.read(made, 0) == []
+        assert [heard.read()[1] for heard in listening] == ["three", ""]
 
     def test_broken_keys_of_one_conversation_stop_no_other(self, in_redis, caplog):
         broken, made = maker(in_redis.memory_id), maker(f"{in_redis.memory_id}-2")
@@ -415,16 +473,16 @@ class TestLossesOfRedis:
 
         in_redis.streams.write({broken: Piece(0, "one"), made: Piece(0, "one")})
 
-        assert in_redis.streams.read(made, 0) == ["one"]
+        assert in_redis.read(made, 0) == ["one"]
         assert "could not be written" in caplog.text
         with pytest.raises(StreamsUnavailableError):
-            in_redis.streams.read(broken, 0)
+            in_redis.read(broken, 0)
 
     def test_bytes_that_are_no_text_are_replaced(self, in_redis):
         made = maker(in_redis.memory_id)
-        redis.Redis.from_url(REDIS).rpush(pieces_of(made), b"\xff")
+        redis.Redis.from_url(REDIS).zadd(pieces_of(made), {b"0:\xff": 0})
 
-        assert in_redis.streams.read(made, 0) == ["\ufffd"]
+        assert in_redis.read(made, 0) == ["\ufffd"]
 
     def test_tenants_with_the_same_memory_ids_are_apart(self, in_redis, monkeypatch):
         """The engines of their packages keep the schema in the connection."""
@@ -438,9 +496,9 @@ class TestLossesOfRedis:
             in_redis.streams.write({made: Piece(0, schema)})
         in_redis.streams.forget([in_redis.memory_id])
 
-        assert in_redis.streams.read(other, 0) == in_redis.streams.read(one, 0) == []
+        assert in_redis.read(other, 0) == in_redis.read(one, 0) == []
         at("acme")
-        assert in_redis.streams.read(one, 0) == ["acme"]
+        assert in_redis.read(one, 0) == ["acme"]
 
     def test_everything_expires(self, in_redis):
         made = maker(in_redis.memory_id)
@@ -521,13 +579,13 @@ class TestDeletion:
         assert not threads[0].is_alive()
 
     def test_the_pieces_of_a_long_answer_are_deleted_together(self):
-        kept, made = DatabaseStreams(), maker("c")
-        kept.write({made: Piece(0, "early")})
+        case, made = Case(DatabaseStreams()), maker("c")
+        case.streams.write({made: Piece(0, "early")})
         AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
-        kept.write({made: Piece(1, "late")})
+        case.streams.write({made: Piece(1, "late")})
 
         delete_old("default")
-        assert kept.read(made, 0) == ["early", "late"]
+        assert case.read(made, 0) == ["early", "late"]
         AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
         delete_old("default")
         assert not AnswerChunk.objects.exists()
@@ -540,7 +598,7 @@ class TestDatabase:
         with django_assert_max_num_queries(3):  # BEGIN, INSERT, COMMIT
             kept.write({each: Piece(0, "x") for each in makers})
 
-        assert all(kept.read(each, 0) == ["x"] for each in makers)
+        assert all(kept.read(each, 0) == [Piece(0, "x")] for each in makers)
 
     def test_silent_ones_are_kept_by_one_statement(self, django_assert_num_queries):
         kept, makers = DatabaseStreams(), [maker(f"c{number}") for number in range(20)]

@@ -352,19 +352,16 @@ def test_the_wait_that_google_asks_for_is_reported(server: ModelServer) -> None:
 
 
 @whole_and_streamed
-def test_a_server_that_is_silent_is_a_timeout(vendor: Vendor, server: ModelServer, way: Way) -> None:
+@pytest.mark.parametrize("limit", ["timeout", "request_timeout"])
+def test_a_server_that_is_silent_is_a_timeout(vendor: Vendor, server: ModelServer, way: Way, limit: str) -> None:
     server.reply(Step.AWAIT_CLIENT)
-    with pytest.raises(ModelTimeoutError):
-        way.ask(chat_model(vendor, server, timeout=0.2), [QUESTION])
-    assert server.client_has_left.wait(PATIENCE)
-
-
-@whole_and_streamed
-def test_the_whole_call_can_have_a_limit(vendor: Vendor, server: ModelServer, way: Way) -> None:
-    server.reply(Step.AWAIT_CLIENT)
-    with pytest.raises(ModelTimeoutError):
-        way.ask(chat_model(vendor, server, request_timeout=0.2), [QUESTION])
-    assert server.client_has_left.wait(PATIENCE)
+    model = chat_model(vendor, server, **{limit: 0.2})
+    for _ in range(PATIENCE):  # on a busy machine, that may end before the connection begins
+        with pytest.raises(ModelTimeoutError):
+            way.ask(model, [QUESTION])
+        if server.client_has_left.wait(1):
+            return
+    pytest.fail("The client has not left.")
 
 
 @whole_and_streamed
