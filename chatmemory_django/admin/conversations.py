@@ -407,11 +407,11 @@ class ConversationAdmin(admin.ModelAdmin):
             return self._page(request, "confirmation", conversation, context)
         if operation is EXPORT:
             return export(request, queryset)
-        done, refusals = perform(operation, queryset, request.user.pk)
+        done, errors = perform(operation, queryset, request.user.pk)
         if done:
             self.message_user(request, operation.done(done), messages.SUCCESS)
-        for refusal in refusals[:SHOWN]:
-            self.message_user(request, refusal, messages.ERROR)
+        for error in errors[:SHOWN]:
+            self.message_user(request, error, messages.ERROR)
         return None
 
     def _gone(self, request: HttpRequest) -> HttpResponse:

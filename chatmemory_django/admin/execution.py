@@ -35,16 +35,24 @@ PAGE = 1_000
 
 
 def perform(operation: AdminOperation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
-    """Run *operation* on *conversations*. Return the number of successes, and an error message for each refusal."""
-    refusals: list[str] = []
+    """
+    Run *operation* on *conversations*. Return the number of successes, and error messages: one for each refusal, and
+    one for what is left to do.
+    """
+    errors: list[str] = []
+    keys: list[int] = []
 
     def log(conversation: Conversation, result: int) -> None:
         admin_log.log(conversation, user_id, operation.logged(conversation, result), operation.log_flag)
+        keys.append(conversation.pk)
 
     def refuse(conversation: Conversation, error: Exception) -> None:
-        refusals.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
+        errors.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
 
-    return operation.do(conversations, log, refuse), refusals
+    done = operation.do(conversations, log, refuse)
+    if left := operation.left(keys, conversations.db):
+        errors.append(left)
+    return done, errors
 
 
 def perform_at(

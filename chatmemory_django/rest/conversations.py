@@ -34,6 +34,7 @@ from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
     ErasedSerializer,
+    FilesLeftSerializer,
     ForkSerializer,
     FromSerializer,
     HeadSerializer,
@@ -118,12 +119,20 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 self.log(conversation, admin_log.changed(changed))
             return self._described(conversation)
 
+    @extend_schema(responses={204: None, 202: FilesLeftSerializer})
     def destroy(self, request: Request, memory_id: str) -> Response:
-        """Erase a conversation with its memory, its history and everything else."""
+        """
+        Erase a conversation with its memory, its history and everything else.
+
+        The response is 202 if the storage has still to delete files of it.
+        """
         with self.changing("delete") as conversation:
-            if self.erase(row_of(conversation))["protected"]:
+            receipt, protected = self.erase(row_of(conversation))
+            if protected:
                 detail = "Other objects of the site refer to this conversation; it cannot be erased."
                 raise Problem(HTTPStatus.CONFLICT, "protected", detail)
+        if left := receipt.files_to_delete():
+            return Response({"files_to_delete": left}, HTTPStatus.ACCEPTED)
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
@@ -135,7 +144,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             del given["owner"]
         if not any(given.values()):
             raise InvalidQuery(["At least one filter is required; without one, this would erase everything."])
-        return Response(self.erase(self.filter_queryset(self.get_queryset())))
+        receipt, protected = self.erase(self.filter_queryset(self.get_queryset()))
+        shown = {"erased": len(receipt.messages), "protected": protected}
+        return Response({**shown, "files_to_delete": receipt.files_to_delete()})
 
     @extend_schema(responses=MemorySerializer)
     @action(detail=True)

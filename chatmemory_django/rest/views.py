@@ -34,7 +34,7 @@ from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.operations import admin_log, erase
+from chatmemory_django.operations import Receipt, admin_log, erase
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.admission import IsAllowed, ScopedThrottle
@@ -271,15 +271,15 @@ class ChatMemoryView(GenericAPIView[Any]):
         conversation.refresh_from_db()
         return {"removed": removed}
 
-    def erase(self, conversations: Any) -> dict[str, Any]:
-        """Erase *conversations*; return how many were, and the memory ids of those that other objects protect."""
+    def erase(self, conversations: Any) -> tuple[Receipt, list[str]]:
+        """Erase *conversations*; return the receipt, and the memory ids of those that other objects protect."""
         protected: list[str] = []
         receipt = erase(
             conversations,
             each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
             refused=lambda conversation, error: protected.append(conversation.memory_id),
         )
-        return {"erased": len(receipt.messages), "protected": protected}
+        return receipt, protected
 
     def _found(self, verb: Verb, conversations: QuerySet[Conversation]) -> Conversation:
         try:
