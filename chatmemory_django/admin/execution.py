@@ -20,6 +20,7 @@ from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
+from chatmemory_django.operations.reading import note_read
 from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
 
@@ -92,12 +93,16 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
         raise BadRequest(f"The form must be one of {', '.join(EXPORTED)}.")
     keys = list(conversations.order_by("pk").values_list("pk", flat=True))
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
+    exported: list[Conversation] = []
     for page in pages:
+        there = list(page.order_by("pk").defer("metadata"))
+        exported += there
         entries = [
             admin_log.entry(each, request.user.pk, EXPORT.logged(each, each.total_messages), EXPORT.log_flag)
-            for each in page.order_by("pk").defer("metadata")
+            for each in there
         ]
         LogEntry.objects.bulk_create(entries, batch_size=500)
+    note_read(request.user, exported, "exported")
     # A document has one beginning and one end; lines can be joined, and queries with fewer keys are simpler.
     parts = pages if form == "jsonl" else [Conversation.objects.using(conversations.db).filter(pk__in=keys)]
     chunks = (chunk for part in parts for chunk in operations.export(part, form=form))

@@ -82,6 +82,12 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """List the user's own conversations, the most recently active first."""
         return super().list(request, *args, **kwargs)
 
+    def paginate_queryset(self, queryset: Any) -> Any:
+        """See ``GenericAPIView.paginate_queryset``."""
+        page = super().paginate_queryset(queryset)
+        self.note_read(page or (), "searched" if self.request.query_params.get("search") else "listed")
+        return page
+
     def create(self, request: Request) -> Response:
         """Create a conversation. If it already exists with the same content, that is not an error."""
         wanted = self.body

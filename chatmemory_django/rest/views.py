@@ -35,6 +35,7 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
 from chatmemory_django.operations import Receipt, admin_log, erase
+from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.admission import IsAllowed, ScopedThrottle
@@ -187,6 +188,8 @@ class ChatMemoryView(GenericAPIView[Any]):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"  # chats are personal
+        if self.conversation is not None and request.method == "GET" and response.status_code == HTTPStatus.OK:
+            self.note_read([self.conversation], "exported" if self.action == "export" else "read")
         if self.conversation is not None and response.status_code in {200, 201, 304}:
             response["ETag"] = etag(self.conversation)
         return response
@@ -249,6 +252,10 @@ class ChatMemoryView(GenericAPIView[Any]):
         user = self.request.user
         if getattr(user, "is_staff", False) and not self.policy.is_own(self.request, conversation):
             admin_log.log(conversation, user.pk, words, flag)
+
+    def note_read(self, conversations: Iterable[Conversation], way: Way) -> None:
+        """Tell that the user has read *conversations*, see ``operations.reading``."""
+        note_read(self.request.user, conversations, way, partial(self.policy.is_own, self.request))
 
     def check_match(self) -> None:
         """Respond 412 if ``If-Match`` does not match the state of the conversation."""

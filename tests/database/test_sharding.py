@@ -258,7 +258,8 @@ def test_a_user_who_is_deleted_before_it_is_cleared_up_is_gone_from_both_databas
 
         def left():
             models = (Conversation, Message, OwnerKey, MediaFile, AnswerChunk)
-            found = {(model.__name__, each) for model in models for each in SHARDS if model.objects.using(each).exists()}
+            places = [(model, each) for model in models for each in SHARDS]
+            found = {(model.__name__, each) for model, each in places if model.objects.using(each).exists()}
             calls = {each for each in SHARDS if ModelCall.objects.using(each).exclude(owner=None).exists()}
             return found | calls | set(Place.objects.exclude(owner_key=str(bert.pk)).values_list("owner_key"))
 

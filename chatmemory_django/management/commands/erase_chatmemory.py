@@ -14,7 +14,6 @@ from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import erase
 
-
 FILES_LEFT = 3
 """The exit code while files of what was erased are still in the storage."""
 
