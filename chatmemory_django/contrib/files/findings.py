@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
@@ -26,7 +26,10 @@ from chatmemory_django.contrib.files.releasing import release
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.tables import databases_with
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.copies import Remnant
+from chatmemory_django.models.message_codec import StorageError
 
 ORPHAN_AGE = datetime.timedelta(days=1)
 """
@@ -75,7 +78,7 @@ def check_files(
     ):
         report(finding)
         count += 1
-    databases = _databases()
+    databases = databases_with(MediaFile)  # theirs may be in the storage, too
     for folder in storage.FOLDERS:
         # Listed first: a file whose row is read later was written before that row.
         there = set(storage.listed(folder))
@@ -88,14 +91,19 @@ def check_files(
     return count
 
 
-def _databases() -> list[str]:
-    """Return the databases with the table of files, whatever a router decides: theirs may be in the storage."""
-    found = []
-    for alias in connections:
-        with connections[alias].cursor() as cursor:
-            if MediaFile._meta.db_table in connections[alias].introspection.table_names(cursor):
-                found.append(alias)
-    return found
+def left(using: str) -> Iterator[Remnant]:
+    """See ``models.copies.Tell``."""
+    if files().MEDIA_STORAGE is None:
+        return
+    databases, now = databases_with(MediaFile), timezone.now()
+    number: int | None
+    try:
+        found = (_left_over(databases, each, storage.listed(each), now, repair=False) for each in storage.FOLDERS)
+        number = sum(len(list(findings)) for findings in found)
+    except StorageError:
+        number = None
+    if number != 0:
+        yield Remnant("files in the storage that no message has", number)
 
 
 def _in_folder(model: type[_Named], using: str, folder: str) -> QuerySet[_Named]:
@@ -120,7 +128,8 @@ _MESSAGE = ("references__conversation__memory_id", "references__sequence")
 def _left_over(
     databases: Collection[str], folder: str, there: Collection[str], before: datetime.datetime, *, repair: bool
 ) -> Iterator[FileFinding]:
-    rows = [_in_folder(model, alias, folder) for alias in databases for model in (MediaFile, MediaDeletion)]
+    rows: list[QuerySet[Any]] = [_in_folder(MediaFile, alias, folder) for alias in databases]
+    rows += [_in_folder(MediaDeletion, alias, folder) for alias in databases]
     known = {name for each in rows for name in each.values_list("name", flat=True)}
     for name in sorted(set(there) - known):
         if storage.is_older(name, before) and not any(each.filter(name=name).exists() for each in rows):
