@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
+from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -85,7 +87,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def paginate_queryset(self, queryset: Any) -> Any:
         """See ``GenericAPIView.paginate_queryset``."""
         page = super().paginate_queryset(queryset)
-        self.note_read(page or (), "searched" if self.request.query_params.get("search") else "listed")
+        way: Way = "searched" if self.request.query_params.get("search") else "listed"
+        note_read(self.request.user, page or (), way, partial(self.policy.is_own, self.request))
         return page
 
     def create(self, request: Request) -> Response:

@@ -189,7 +189,8 @@ class ChatMemoryView(GenericAPIView[Any]):
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"  # chats are personal
         if self.conversation is not None and request.method == "GET" and response.status_code == HTTPStatus.OK:
-            self.note_read([self.conversation], "exported" if self.action == "export" else "read")
+            way: Way = "exported" if self.action == "export" else "read"
+            note_read(request.user, [self.conversation], way, partial(self.policy.is_own, request))
         if self.conversation is not None and response.status_code in {200, 201, 304}:
             response["ETag"] = etag(self.conversation)
         return response
@@ -252,10 +253,6 @@ class ChatMemoryView(GenericAPIView[Any]):
         user = self.request.user
         if getattr(user, "is_staff", False) and not self.policy.is_own(self.request, conversation):
             admin_log.log(conversation, user.pk, words, flag)
-
-    def note_read(self, conversations: Iterable[Conversation], way: Way) -> None:
-        """Tell that the user has read *conversations*, see ``operations.reading``."""
-        note_read(self.request.user, conversations, way, partial(self.policy.is_own, self.request))
 
     def check_match(self) -> None:
         """Respond 412 if ``If-Match`` does not match the state of the conversation."""

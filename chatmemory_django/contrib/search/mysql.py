@@ -76,8 +76,10 @@ def deleted(connection: BaseDatabaseWrapper, table: str) -> int | None:
     try:
         with transaction.atomic(connection.alias, savepoint=True), connection.cursor() as cursor:
             cursor.execute("SET GLOBAL innodb_ft_aux_table = %s", [name])
-            cursor.execute("SELECT COUNT(*) FROM information_schema.INNODB_FT_DELETED")
-            count = int(cursor.fetchone()[0])
+            count = 0
+            for kind in ("DELETED", "BEING_DELETED"):
+                cursor.execute(f"SELECT COUNT(*) FROM information_schema.INNODB_FT_{kind}")  # noqa: S608  # only names
+                count += int(cursor.fetchone()[0])
             cursor.execute("SELECT @@GLOBAL.innodb_ft_aux_table")
             return count if cursor.fetchone()[0] == name else None
     except DatabaseError:

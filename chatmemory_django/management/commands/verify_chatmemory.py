@@ -22,9 +22,10 @@ class Command(ConversationsCommand):
 
     stopped = "Stopped. Nothing was changed."
     help = (
-        "Verify that nothing is left of a user after an erasure: in the tables, in search indexes, in the storage of "
-        "files and in streams of answers, of all databases with conversations. Prints what is left, and exits with 1 if "
-        "there is anything, with 3 if something cannot be looked at. Reads all rows, and changes nothing."
+        "Verify that nothing is left of a user after an erasure: in the tables, in what searches look up, in the "
+        "storage of files and in streams of answers, of all databases with conversations. Prints what is left, and "
+        "exits with 1 if there is anything, with 3 if something cannot be looked at. Reads all rows, and changes "
+        "nothing."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -45,7 +46,7 @@ class Command(ConversationsCommand):
         for using, (where, number) in left:
             self.stdout.write(f"{using}: {where}: {'unknown' if number is None else f'{number:,}'}")
         if any(remnant.number for _using, remnant in left):
-            raise CommandError("Something is left; erase_chatmemory, then prune_chatmemory --search-index, delete it.")
+            raise CommandError("Something is left: erase_chatmemory, and then prune_chatmemory, delete it.")
         if left:
             raise CommandError("Nothing else is left, but this cannot be seen.", returncode=UNSEEN)
         self.stdout.write(f"Nothing is left in {', '.join(databases)}.")
