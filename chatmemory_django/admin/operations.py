@@ -38,6 +38,13 @@ class Totals(NamedTuple):
         return cls(conversations.count(), *(sums[name] or 0 for name in ("messages", "remembered", "tokens")))
 
 
+def protection(error: Exception) -> str:
+    """Return why nothing of a conversation can be erased, given the ``ProtectedError`` or ``RestrictedError``."""
+    objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
+    names = sorted({str(held._meta.verbose_name) for held in objects})
+    return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
+
+
 class AdminOperation:
     """An operation on conversations."""
 
@@ -68,7 +75,7 @@ class AdminOperation:
 
     def refusal(self, error: Exception) -> str:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
-        raise NotImplementedError
+        return protection(error)
 
     def done(self, count: int) -> str:
         """Return the success message for *count* conversations."""
@@ -104,7 +111,7 @@ class Clear(AdminOperation):
             yield _("This site does not keep a history: the messages are deleted permanently.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
-        return operations.clear(conversations, each=each)
+        return operations.clear(conversations, each=each, refused=refused)
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.cleared(result)
@@ -148,11 +155,6 @@ class Erase(AdminOperation):
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.erased(conversation.total_messages)
-
-    def refusal(self, error: Exception) -> str:
-        objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
-        names = sorted({str(held._meta.verbose_name) for held in objects})
-        return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
 
     def done(self, count: int) -> str:
         return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}

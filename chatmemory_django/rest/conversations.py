@@ -30,7 +30,7 @@ from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
-from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.problems import InvalidQuery, Problem, protected
 from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
@@ -136,10 +136,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         The response is 202 if the storage has still to delete files of it.
         """
         with self.changing("delete") as conversation:
-            receipt, protected = self.erase(row_of(conversation))
-            if protected:
-                detail = "Other objects of the site refer to this conversation; it cannot be erased."
-                raise Problem(HTTPStatus.CONFLICT, "protected", detail)
+            receipt, held = self.erase(row_of(conversation))
+            if held:
+                raise protected()
         if left := receipt.files_to_delete():
             return Response({"files_to_delete": left}, HTTPStatus.ACCEPTED)
         return Response(status=HTTPStatus.NO_CONTENT)
@@ -153,8 +152,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             del given["owner"]
         if not any(given.values()):
             raise InvalidQuery(["At least one filter is required; without one, this would erase everything."])
-        receipt, protected = self.erase(self.filter_queryset(self.get_queryset()))
-        shown = {"erased": len(receipt.messages), "protected": protected}
+        receipt, held = self.erase(self.filter_queryset(self.get_queryset()))
+        shown = {"erased": len(receipt.messages), "protected": held}
         return Response({**shown, "files_to_delete": receipt.files_to_delete()})
 
     @extend_schema(responses=MemorySerializer)

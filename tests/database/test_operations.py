@@ -590,6 +590,18 @@ class TestPrune:
         assert memory.messages() == before
         assert found_in() == []
 
+    @pytest.mark.parametrize(
+        ("title", "left"), [("one", ""), ("two", "two"), ("a title of its user", "a title of its user")]
+    )
+    def test_a_title_that_is_made_of_a_pruned_message_goes_with_it(self, title, left):
+        a_memory("a", limit=1).add(U1, U2, U3)
+        Conversation.objects.update(title=title)
+        age(10 * DAY, sequence=1)
+
+        operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert (self.left(), Conversation.objects.get().title) == ([2, 3], left)
+
     def test_a_client_message_id_is_known_until_its_message_is_pruned(self):
         memory = a_memory("a", limit=2)
         memory.add(NewMessage(U1, client_message_id="one"), NewMessage(U2, client_message_id="two"), U3)

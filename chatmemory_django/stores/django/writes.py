@@ -30,7 +30,7 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder, RowCodec
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.conversations import create_once
-from chatmemory_django.models.copies import forget_copies
+from chatmemory_django.models.copies import forget_copies, is_held
 from chatmemory_django.models.message_codec import Extracted, MessageCodec, Uploads
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
@@ -313,6 +313,8 @@ class Write:
         self._holds_lock = True
         if not is_moved:
             return False
+        # What would be deleted as it leaves the memory stays in the history then.
+        self._keep_history = self._keep_history or is_held(self._using, change.before.id)
         rows = change.rows
         if not change.only_adds or change.completes or not self._keep_history:
             self._change_rows(change)
