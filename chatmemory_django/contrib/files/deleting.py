@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
@@ -30,6 +30,14 @@ def delete_later(gone: Iterable[MediaDeletion], using: str) -> None:
     """Delete the files *gone* from the storage after the commit of the transaction."""
     rows = MediaDeletion.objects.using(using).bulk_create(gone)
     transaction.on_commit(partial(_delete, [row.name for row in rows], using), using=using, robust=True)
+
+
+def delete_spare(spare: Collection[MediaDeletion], using: str) -> None:
+    """Delete the files *spare*, which were stored but have no rows; what fails is not forgotten, either."""
+    gone = set(storage.delete([each.name for each in spare]))
+    left = [each for each in spare if each.name not in gone]
+    if left and not connections[using].in_atomic_block:  # the transaction has failed, and keeps nothing
+        MediaDeletion.objects.using(using).bulk_create(left)
 
 
 def delete_left(using: str) -> None:

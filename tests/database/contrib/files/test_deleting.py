@@ -23,6 +23,7 @@ from chatmemory_django import operations
 from chatmemory_django.contrib.files import deleting
 from chatmemory_django.contrib.files.findings import check_files
 from chatmemory_django.contrib.files.models import MediaDeletion
+from chatmemory_django.contrib.files.uploads import StorageUploads
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -156,6 +157,20 @@ def test_however_a_file_is_removed_the_next_prune_deletes_it(ann, storage, remov
     assert len(stored_in(storage)) == 1
     up()
     operations.prune(Conversation.objects.all())
+    assert not stored_in(storage)
+
+
+def test_a_file_that_was_stored_for_nothing_is_deleted_once_it_can_be(ann, storage):
+    """Another writer has stored the same one at the same moment."""
+    uploads = StorageUploads("default")
+    uploads.store(str(ann.pk), 1, [StorageUploads.file("0" * 64, b"content")])
+    uploads.end()
+    assert len(stored_in(storage)) == 1
+    assert MediaDeletion.objects.get().owner == str(ann.pk)
+    up()
+
+    operations.prune(Conversation.objects.all())
+
     assert not stored_in(storage)
 
 
