@@ -20,8 +20,8 @@ from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
+from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.operations.reading import note_read
-from chatmemory_django.operations.whole import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
 
 EXPORTED = {

@@ -9,7 +9,7 @@ from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import CASCADE, ManyToOneRel, QuerySet, Sum
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
@@ -60,6 +60,8 @@ class AdminOperation:
     log_flag = CHANGE
     forms: tuple[tuple[str, str | Promise], ...] = ()
     """The forms of its result that the user chooses from, and their names; the first one is suggested."""
+    done: Any
+    """The success message for a *count* of conversations."""
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         """Yield sentences that describe what will happen to *conversations*."""
@@ -77,10 +79,6 @@ class AdminOperation:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
         return protection(error)
 
-    def done(self, count: int) -> str:
-        """Return the success message for *count* conversations."""
-        raise NotImplementedError
-
     def left(self, keys: Collection[int], using: str) -> str:
         """Return what it has not done yet of the conversations *keys*, on which it succeeded; empty for nothing."""
         return ""
@@ -93,6 +91,9 @@ class Clear(AdminOperation):
     action = "clear_memory"
     label = gettext_lazy("Clear memory")
     button = gettext_lazy("Yes, clear")
+    done = ngettext_lazy(
+        "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", "count"
+    )
     is_destructive = True
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
@@ -114,12 +115,7 @@ class Clear(AdminOperation):
         return operations.clear(conversations, each=each, refused=refused)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.cleared(result)
-
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", count
-        ) % {"count": count}
+        return admin_log.CLEARED % {"messages": result}
 
 
 class Erase(AdminOperation):
@@ -129,6 +125,7 @@ class Erase(AdminOperation):
     action = "delete_selected"
     label = gettext_lazy("Erase")
     button = gettext_lazy("Yes, erase permanently")
+    done = ngettext_lazy("Erased %(count)d conversation.", "Erased %(count)d conversations.", "count")
     is_destructive = True
     log_flag = DELETION
 
@@ -154,10 +151,7 @@ class Erase(AdminOperation):
         return len(operations.erase(conversations, each=each, refused=refused).messages)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.erased(conversation.total_messages)
-
-    def done(self, count: int) -> str:
-        return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
+        return admin_log.ERASED % {"messages": conversation.total_messages}
 
     def left(self, keys: Collection[int], using: str) -> str:
         count = files_to_delete(using, keys)
@@ -176,6 +170,9 @@ class Recount(AdminOperation):
     action = "recount_tokens"
     label = gettext_lazy("Recount tokens")
     button = gettext_lazy("Yes, recount")
+    done = ngettext_lazy(
+        "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", "count"
+    )
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
@@ -196,11 +193,6 @@ class Recount(AdminOperation):
 
     def refusal(self, error: Exception) -> str:
         return _("Its settings have no token estimator whose counts can be stored.")
-
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", count
-        ) % {"count": count}
 
 
 class Export(AdminOperation):
@@ -231,7 +223,7 @@ class Export(AdminOperation):
         yield _("Nothing is changed here. Anyone who has the file can read the messages.")
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.exported(result)
+        return admin_log.EXPORTED % {"messages": result}
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()

@@ -21,8 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
-from chatmemory_django.db.isolation import is_noted, note
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import is_noted, note, tried_again
 from chatmemory_django.models import message_codec
 from chatmemory_django.models.copies import outliving, refuse_held
 from chatmemory_django.models.messages import Message, MessageQuerySet
@@ -161,7 +160,7 @@ def runs(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
     """
     Yield the first and last sequences of runs that together cover *rows*, each small enough for one transaction.
 
-    The rows are of one conversation. A run is read by its index, see ``operations.whole.ranges``.
+    The rows are of one conversation. A run is read by its index, see ``operations.one_by_one.ranges``.
     """
     start = 0
     rows = rows.order_by("sequence")

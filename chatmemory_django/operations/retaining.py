@@ -21,8 +21,8 @@ from chatmemory_django.models.remains import delete_left, runs
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.each import Each, Refused, in_its_lock
 from chatmemory_django.operations.erasing import erase_each
+from chatmemory_django.operations.one_by_one import for_writing, keys, messages_of, write
 from chatmemory_django.operations.pruning import leave_branches
-from chatmemory_django.operations.whole import for_writing, keys, messages_of, write
 from chatmemory_django.stores.django.removals import Unquoting
 from chatmemory_django.stores.django.writes import Write
 

@@ -21,7 +21,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, new_expiry, remains
-from chatmemory_django.operations import Finding, Invariant, NoCounterError, Pruned, whole
+from chatmemory_django.operations import Finding, Invariant, NoCounterError, Pruned, one_by_one
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from example_project.models import Feedback
 from tests.database.interleaving import another_writer, set_isolation
@@ -956,7 +956,7 @@ class TestCheck:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("keep_history", [True, False])
     def test_a_concurrent_write_is_not_a_finding(self, keep_history: bool, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(whole, "PAGE", 2)
+        monkeypatch.setattr(one_by_one, "PAGE", 2)
         for after in STATEMENTS:
             everyone().delete()
             memory = a_memory("a", keep_history=keep_history)

@@ -26,9 +26,9 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.db.tables import databases_with
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.copies import Remnant
 

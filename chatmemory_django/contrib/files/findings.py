@@ -24,9 +24,8 @@ from chatmemory_django.contrib.files.models import (
 )
 from chatmemory_django.contrib.files.releasing import release
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.isolation import as_now
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.tables import databases_with
+from chatmemory_django.db.transactions import as_now, tried_again
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.copies import Remnant
 from chatmemory_django.models.message_codec import StorageError

@@ -13,11 +13,10 @@ from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, Too
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.models.copies import refuse_held
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.stores.django.changes import Change, Cut
-from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
+from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import NewRow, Row, State, limit_columns, new_row
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+from chatmemory_django.stores.django.rows import SUMMARY, Row, State
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, without
 
 
 class Replacement:

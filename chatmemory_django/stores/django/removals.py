@@ -16,10 +16,9 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import complete
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
-from chatmemory_django.stores.django.entries import messages_of
 from chatmemory_django.stores.django.relocations import stored_rows
-from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+from chatmemory_django.stores.django.rows import SUMMARY, Row, messages_of
+from chatmemory_django.stores.django.snapshots import Snapshot, without
 
 MAX_GROUP = 1_000
 """How many messages behind a removed one are searched for the original of all of them."""
