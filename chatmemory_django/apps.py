@@ -25,6 +25,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory_django import checks, conf, deployment
         from chatmemory_django.models import Conversation
         from chatmemory_django.models.erasing import erase_messages, forget_owner
+        from chatmemory_django.signals import conversations_read
         from chatmemory_django.tokens import encodings
 
         owner: Any = Conversation._meta.get_field("owner")
@@ -34,8 +35,15 @@ class ChatMemoryConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_owner, sender=model, dispatch_uid="chatmemory")
         pre_delete.connect(erase_messages, sender=Conversation, dispatch_uid="chatmemory")
+        conversations_read.connect(_log_read, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
         register(checks.check_mariadb, Tags.database)
         register(deployment.check_deployment, Tags.security, deploy=True)
         encodings.network_allowed = lambda: conf.general().ALLOW_NETWORK
+
+
+def _log_read(**kwargs: Any) -> None:
+    from chatmemory_django.operations.admin_log import log_read  # loaded by the first read, since it is large
+
+    log_read(**kwargs)

@@ -227,6 +227,8 @@ class General(Section):
         "chatmemory_django.access.AccessPolicy"
     )
     MCP_THROTTLE_RATE: Annotated[Rate, "chatmemory.E025"] = "120/min"
+    LOG_READS: Annotated[Switch, "chatmemory.E013"] = False
+    """Whether reads of others' conversations are sent to ``signals.conversations_read``, and to the admin's log."""
     RETENTION: object = None
     """A dict, see ``Retention``; None: nothing is deleted."""
 

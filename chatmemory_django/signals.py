@@ -1,5 +1,5 @@
 """
-Signals about changes of memories, and of answers that wait, sent after the change is committed.
+Signals about changes of memories, and of answers that wait, sent after the change is committed; and about reads.
 
 Those of memories are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read
 when they are accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database
@@ -17,6 +17,13 @@ messages_evicted = Signal()
 
 memory_cleared = Signal()
 """The memory was emptied; *sequences* were in it."""
+
+conversations_read = Signal()
+"""
+A user has read conversations of others, in the admin or by REST, where the setting ``LOG_READS`` is on: with
+``sender=Conversation``, the *reader*, a list of these *conversations*, and the *way*: "read", "listed", "searched" or
+"exported". It is sent once a request, before the response is. The admin's log is one of its receivers.
+"""
 
 answer_waits = Signal()
 """

@@ -20,6 +20,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import PREVIEW, by_hour
+from chatmemory_django.operations.reading import note_read
 from chatmemory_django.provider import known_window
 
 MAX_QUERY_STRING = 8_192
@@ -95,6 +96,8 @@ class ConversationList(ChangeList):
         prefetch_related_objects(self.result_list, "owner")
         is_readable = self.model_admin.has_text_permission(request)  # type: ignore[attr-defined]  # a ConversationAdmin
         previews = _previews(self.result_list) if is_readable else {}
+        if request.method == "GET":
+            note_read(request.user, self.result_list, "searched" if self.query else "listed")
         hits = _hits(self.result_list, self.query)
         beginnings = beginnings_of(self.result_list)
         for each in self.result_list:

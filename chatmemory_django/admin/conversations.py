@@ -31,6 +31,7 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.conversations import newest_message_containing
 from chatmemory_django.models.message_codec import StorageError
+from chatmemory_django.operations.reading import note_read
 from chatmemory_django.private import private_view
 
 
@@ -232,6 +233,7 @@ class ConversationAdmin(admin.ModelAdmin):
         offered = self._offered(request, conversation)
         context = pages.transcript(request, conversation, is_readable=is_readable, offered=offered)
         context["operations"] = [each for each in OPERATIONS if self._may(each, request, conversation)]
+        note_read(request.user, [conversation], "searched" if "found" in context else "read")
         return self._page(request, "transcript", conversation, {**context, **(extra_context or {})})
 
     def history_view(
@@ -291,6 +293,7 @@ class ConversationAdmin(admin.ModelAdmin):
             raise PermissionDenied
         if conversation is None:
             raise Http404
+        note_read(request.user, [conversation], "read")
         return conversation
 
     def _readable_message(self, request: HttpRequest, pk: int, sequence: int) -> tuple[Conversation, Message]:
@@ -355,6 +358,7 @@ class ConversationAdmin(admin.ModelAdmin):
             is_readable = self.has_text_permission(request, conversation)
             context = pages.message_confirmation(operation, conversation, row, is_readable=is_readable)
             context["back"] = self._url("change", pk) + context["back"]
+            note_read(request.user, [conversation], "read")
             return self._page(request, "message_confirmation", conversation, context)
         with_counterparts = operation.has_counterparts(row) and "with_counterparts" in request.POST
         here: Any = self.get_queryset(request)
@@ -394,14 +398,15 @@ class ConversationAdmin(admin.ModelAdmin):
             is_readable = self.has_text_permission(request, conversation)
             context = pages.confirmation(request, operation, queryset, is_readable=is_readable)
             context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
+            note_read(request.user, [each for each, *_names in context["shown"]], "listed")
             return self._page(request, "confirmation", conversation, context)
         if operation is EXPORT:
             return export(request, queryset)
-        done, refusals = perform(operation, queryset, request.user.pk)
+        done, errors = perform(operation, queryset, request.user.pk)
         if done:
             self.message_user(request, operation.done % {"count": done}, messages.SUCCESS)
-        for refusal in refusals[:SHOWN]:
-            self.message_user(request, refusal, messages.ERROR)
+        for error in errors[:SHOWN]:
+            self.message_user(request, error, messages.ERROR)
         return None
 
     def _gone(self, request: HttpRequest) -> HttpResponse:

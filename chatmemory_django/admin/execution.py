@@ -21,6 +21,7 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.operations.one_by_one import in_lock
+from chatmemory_django.operations.reading import note_read
 from chatmemory_django.stores.base import MessageNotFoundError
 
 EXPORTED = {
@@ -35,16 +36,24 @@ PAGE = 1_000
 
 
 def perform(operation: AdminOperation, conversations: QuerySet[Conversation], user_id: Any) -> tuple[int, list[str]]:
-    """Run *operation* on *conversations*. Return the number of successes, and an error message for each refusal."""
-    refusals: list[str] = []
+    """
+    Run *operation* on *conversations*. Return the number of successes, and error messages: one for each refusal, and
+    one for what is left to do.
+    """
+    errors: list[str] = []
+    keys: list[int] = []
 
     def log(conversation: Conversation, result: int) -> None:
         admin_log.log(conversation, user_id, operation.logged(conversation, result), operation.log_flag)
+        keys.append(conversation.pk)
 
     def refuse(conversation: Conversation, error: Exception) -> None:
-        refusals.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
+        errors.append(f"“{visible(conversation.memory_id)}”: {operation.refusal(error)}")
 
-    return operation.do(conversations, log, refuse), refusals
+    done = operation.do(conversations, log, refuse)
+    if left := operation.left(keys, conversations.db):
+        errors.append(left)
+    return done, errors
 
 
 def perform_at(
@@ -86,12 +95,16 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
         raise BadRequest(f"The form must be one of {', '.join(EXPORTED)}.")
     keys = list(conversations.order_by("pk").values_list("pk", flat=True))
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
+    exported: list[Conversation] = []
     for page in pages:
+        there = list(page.order_by("pk").defer("metadata"))
+        exported += there
         entries = [
             admin_log.entry(each, request.user.pk, EXPORT.logged(each, each.total_messages), EXPORT.log_flag)
-            for each in page.order_by("pk").defer("metadata")
+            for each in there
         ]
         LogEntry.objects.bulk_create(entries, batch_size=500)
+    note_read(request.user, exported, "exported")
     # A document has one beginning and one end; lines can be joined, and queries with fewer keys are simpler.
     parts = pages if form == "jsonl" else [Conversation.objects.using(conversations.db).filter(pk__in=keys)]
     chunks = (chunk for part in parts for chunk in operations.export(part, form=form))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from django.contrib.admin.models import CHANGE, DELETION
@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.operations import Each, Refused, admin_log
 from chatmemory_django.provider import known_window
 
@@ -77,6 +78,10 @@ class AdminOperation:
     def refusal(self, error: Exception) -> str:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
         return protection(error)
+
+    def left(self, keys: Collection[int], using: str) -> str:
+        """Return what it has not done yet of the conversations *keys*, on which it succeeded; empty for nothing."""
+        return ""
 
 
 class Clear(AdminOperation):
@@ -147,6 +152,15 @@ class Erase(AdminOperation):
 
     def logged(self, conversation: Conversation, result: int) -> str:
         return admin_log.ERASED % {"messages": conversation.total_messages}
+
+    def left(self, keys: Collection[int], using: str) -> str:
+        count = files_to_delete(using, keys)
+        words = ngettext(
+            "%(count)d file is still in the storage, which has not deleted it; this is tried again at night.",
+            "%(count)d files are still in the storage, which has not deleted them; this is tried again at night.",
+            count,
+        )
+        return words % {"count": count} if count else ""
 
 
 class Recount(AdminOperation):

@@ -10,7 +10,7 @@ An app may also forbid that anything of a conversation is erased: it registers a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from django.db.models import Model, ProtectedError
 
@@ -57,12 +57,27 @@ class Pruning(NamedTuple):
     steps: str = ""
 
 
+class Remnant(NamedTuple):
+    """What is left of erased conversations."""
+
+    where: str
+    """In which place, without any text."""
+    number: int | None
+    """How many of it; None if that cannot be seen."""
+
+
+Tell: TypeAlias = Callable[[str], Iterable[Remnant]]
+"""Yields what is left, outside of the tables, of conversations that are no longer in the given database."""
+
+
 _registered: list[Forget] = []
 _of_rows: list[Forget] = []
 outliving: list[type[Model]] = []
 """What ``outlives`` registered."""
 prunings: list[Pruning] = []
 """What ``prunes`` registered."""
+tellers: list[Tell] = []
+"""What ``tells`` registered."""
 _holds: list[Hold] = []
 
 
@@ -86,6 +101,12 @@ def outlives(model: type[Model]) -> None:
 def prunes(*added: Pruning) -> None:
     """Register what ``prune_chatmemory`` does for an app, in this order."""
     prunings.extend(each for each in added if each not in prunings)
+
+
+def tells(tell: Tell) -> None:
+    """Register *tell*, which finds what is left of erased conversations elsewhere than in the tables of an app."""
+    if tell not in tellers:
+        tellers.append(tell)
 
 
 def holds_back(hold: Hold) -> None:

@@ -120,6 +120,12 @@ class MessageCodec(Protocol):
         sequences, in the transaction that removes them; and all of what is *is_erased*, of which rows go later.
         """
 
+    def delete_left(self, using: str) -> None:
+        """Delete what was not deleted when it was released, for example since a storage did not answer."""
+
+    def to_delete(self, using: str, conversations: Collection[int] | None = None, owner: str | None = None) -> int:
+        """See ``files_to_delete``."""
+
     def release_originals(self, messages: Any) -> None:
         """Delete what only the originals of *messages* had, a queryset of rows from which these were deleted."""
 
@@ -231,6 +237,14 @@ def without_marks(message: ChatMessage, url_of: Callable[[int], str]) -> ChatMes
     Their indexes are behind those of all contents. It is the same object if there is none.
     """
     return message if installed is None else installed.without_marks(message, url_of)
+
+
+def files_to_delete(using: str, conversations: Collection[int] | None = None, owner: str | None = None) -> int:
+    """
+    Return how many files are still in the storage though no message in the database *using* has them any more: of these
+    *conversations*, which may be erased, or of the *owner*, by the user's key as text; without both, of all.
+    """
+    return 0 if installed is None else installed.to_delete(using, conversations, owner)
 
 
 def may_refer(payload: str | None, verbatim: str | None = None) -> bool:

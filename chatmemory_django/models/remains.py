@@ -139,7 +139,10 @@ def leave_rows(using: str, key: int) -> None:
 
 
 def delete_left(using: str, keys: Iterable[int] | None = None) -> None:
-    """Delete the rows that are left of the erased conversations *keys*, or of all of them; it may run twice at once."""
+    """
+    Delete the rows that are left of the erased conversations *keys*, or of all of them, and then what else is left in a
+    storage; it may run twice at once.
+    """
     listed = ErasedConversation.objects.using(using)
     for key in listed.values_list("pk", flat=True) if keys is None else keys:
         for around in runs(Message.objects.using(using).filter(conversation=key)):
@@ -149,6 +152,8 @@ def delete_left(using: str, keys: Iterable[int] | None = None) -> None:
             while some := list(rest.values_list("pk", flat=True)[:BATCH]):
                 _in_turn(using, partial(rest.filter(pk__in=some).update, conversation=None))
         _in_turn(using, listed.filter(pk=key).delete)
+    if keys is None and (codec := message_codec.installed) is not None:
+        codec.delete_left(using)
 
 
 def runs(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:

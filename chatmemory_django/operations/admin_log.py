@@ -1,5 +1,6 @@
 """
-The log of Django's admin: what staff do to conversations of others, in the same words by REST as in the admin.
+The log of Django's admin: what staff do to conversations of others, in the same words by REST as in the admin, and what
+they read of them, if the setting ``LOG_READS`` is on.
 
 Nothing is logged on a site without ``django.contrib.admin``. The sentences never contain the text of a message or a
 title, since the log outlives erased conversations.
@@ -7,7 +8,7 @@ title, since the log outlives erased conversations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -17,6 +18,7 @@ from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations.reading import Way
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
@@ -47,6 +49,22 @@ def entry(conversation: Conversation, user_id: Any, words: str, flag: int = CHAN
     )
 
 
+def log_read(sender: object, reader: Any, conversations: Sequence[Conversation], way: Way, **kwargs: Any) -> None:
+    """Log that *reader* has read *conversations* in one entry; an export has been logged as what it is."""
+    if way == "exported" or reader.pk is None or not apps.is_installed("django.contrib.admin"):
+        return
+    if way == "read":
+        entry(conversations[0], reader.pk, _("Read.")).save(force_insert=True)
+        return
+    names = [visible(each.memory_id) for each in conversations]
+    words = _("Listed: %(ids)s.") if way == "listed" else _("Found by a search: %(ids)s.")
+    listed = entry(conversations[0], reader.pk, words % {"ids": ", ".join(names)})
+    if len(names) > 1:
+        listed.object_id = None
+        listed.object_repr = _SEVERAL % {"count": len(names)}
+    listed.save(force_insert=True)
+
+
 CLEARED = ngettext_lazy(
     "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", "messages"
 )
@@ -61,6 +79,7 @@ ANNOTATED = gettext_lazy("Changed the metadata of message #%(number)d.")
 _FORKED = gettext_lazy("Forked from message #%(number)d as “%(memory_id)s”.")
 _REMOVED = ngettext_lazy("Removed message %(numbers)s.", "Removed messages %(numbers)s.", "count")
 _ADDED = ngettext_lazy("Added message %(numbers)s.", "Added messages %(numbers)s.", "count")
+_SEVERAL = ngettext_lazy("%(count)d conversation", "%(count)d conversations", "count")
 
 
 def forked(through: int, memory_id: str) -> str:

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from chatmemory_django import observing
 from chatmemory_django.db.row_codec import unreadable_as_stored
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
 from chatmemory_django.operations.one_by_one import (
     Each,
@@ -26,11 +27,23 @@ from chatmemory_django.operations.one_by_one import (
 
 
 class Receipt(NamedTuple):
-    """What was erased, as evidence of the erasure."""
+    """What was erased, as evidence of the erasure. It is complete when there are no ``files_to_delete``."""
 
     erased_at: datetime.datetime
     messages: dict[str, int]
     """The number of messages of each conversation, by memory id."""
+    keys: frozenset[int]
+    """The primary keys that these conversations had."""
+    using: str
+    """The database in which they were."""
+
+    def files_to_delete(self) -> int:
+        """
+        Return how many files of these conversations are still in the storage now, since it has not deleted them yet.
+
+        The next ``prune`` tries again. Inside a transaction, all of them are, until it is committed.
+        """
+        return files_to_delete(self.using, self.keys)
 
 
 def erase(
@@ -48,17 +61,20 @@ def erase(
     ``ProtectedError`` or ``RestrictedError`` if other objects of the site reference it.
     """
     messages: dict[str, int] = {}
+    keys: set[int] = set()
 
     def note(conversation: Conversation, count: int) -> None:
         if each is not None:
             each(conversation, count)
         messages[conversation.memory_id] = count
+        keys.add(conversation.pk)
 
     with nullcontext() if dry_run else observing.Operation("delete"):
         erase_each(conversations, note, refused, dry_run=dry_run)
         if not dry_run:
             observing.note("counted", records=sum(messages.values()))
-    return Receipt(datetime.datetime.now(datetime.UTC), messages)
+    erased_at, using = datetime.datetime.now(datetime.UTC), for_writing(conversations).db
+    return Receipt(erased_at, messages, frozenset() if dry_run else frozenset(keys), using)
 
 
 def erase_each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
+from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
@@ -34,6 +36,7 @@ from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
     ErasedSerializer,
+    FilesLeftSerializer,
     ForkSerializer,
     FromSerializer,
     HeadSerializer,
@@ -81,6 +84,13 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """List the user's own conversations, the most recently active first."""
         return super().list(request, *args, **kwargs)
 
+    def paginate_queryset(self, queryset: Any) -> Any:
+        """See ``GenericAPIView.paginate_queryset``."""
+        page = super().paginate_queryset(queryset)
+        way: Way = "searched" if self.request.query_params.get("search") else "listed"
+        note_read(self.request.user, page or (), way, partial(self.policy.is_own, self.request))
+        return page
+
     def create(self, request: Request) -> Response:
         """Create a conversation. If it already exists with the same content, that is not an error."""
         wanted = self.body
@@ -118,11 +128,19 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 self.log(conversation, admin_log.changed(changed))
             return self._described(conversation)
 
+    @extend_schema(responses={204: None, 202: FilesLeftSerializer})
     def destroy(self, request: Request, memory_id: str) -> Response:
-        """Erase a conversation with its memory, its history and everything else."""
+        """
+        Erase a conversation with its memory, its history and everything else.
+
+        The response is 202 if the storage has still to delete files of it.
+        """
         with self.changing("delete") as conversation:
-            if self.erase(row_of(conversation))["protected"]:
+            receipt, held = self.erase(row_of(conversation))
+            if held:
                 raise protected()
+        if left := receipt.files_to_delete():
+            return Response({"files_to_delete": left}, HTTPStatus.ACCEPTED)
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
@@ -134,7 +152,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             del given["owner"]
         if not any(given.values()):
             raise InvalidQuery(["At least one filter is required; without one, this would erase everything."])
-        return Response(self.erase(self.filter_queryset(self.get_queryset())))
+        receipt, held = self.erase(self.filter_queryset(self.get_queryset()))
+        shown = {"erased": len(receipt.messages), "protected": held}
+        return Response({**shown, "files_to_delete": receipt.files_to_delete()})
 
     @extend_schema(responses=MemorySerializer)
     @action(detail=True)

@@ -361,6 +361,12 @@ class RemovedSerializer(serializers.Serializer[Any]):
     removed = serializers.ListField(child=serializers.IntegerField(), help_text="Their sequences.")
 
 
+class FilesLeftSerializer(serializers.Serializer[Any]):
+    """What is left of an erased conversation, for a time."""
+
+    files_to_delete = serializers.IntegerField(help_text="Files that the storage has still to delete.")
+
+
 class ErasedSerializer(serializers.Serializer[Any]):
     """The result of erasing several conversations."""
 
@@ -368,6 +374,7 @@ class ErasedSerializer(serializers.Serializer[Any]):
     protected = serializers.ListField(
         child=serializers.CharField(), help_text="Memory ids of conversations that other objects of the site protect."
     )
+    files_to_delete = serializers.IntegerField(help_text="Files of the others that the storage has still to delete.")
 
 
 class ErrorSerializer(serializers.Serializer[Any]):

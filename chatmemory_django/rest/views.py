@@ -34,7 +34,8 @@ from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.operations import admin_log, erase
+from chatmemory_django.operations import Receipt, admin_log, erase
+from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.admission import IsAllowed, ScopedThrottle
@@ -187,6 +188,9 @@ class ChatMemoryView(GenericAPIView[Any]):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"  # chats are personal
+        if self.conversation is not None and request.method == "GET" and response.status_code == HTTPStatus.OK:
+            way: Way = "exported" if self.action == "export" else "read"
+            note_read(request.user, [self.conversation], way, partial(self.policy.is_own, request))
         if self.conversation is not None and response.status_code in {200, 201, 304}:
             response["ETag"] = etag(self.conversation)
         return response
@@ -271,8 +275,8 @@ class ChatMemoryView(GenericAPIView[Any]):
         conversation.refresh_from_db()
         return {"removed": removed}
 
-    def erase(self, conversations: Any) -> dict[str, Any]:
-        """Erase *conversations*; return how many were, and the memory ids of those that other objects protect."""
+    def erase(self, conversations: Any) -> tuple[Receipt, list[str]]:
+        """Erase *conversations*; return the receipt, and the memory ids of those that other objects protect."""
         protected: list[str] = []
 
         def log(erased: Conversation, _: int) -> None:
@@ -283,7 +287,7 @@ class ChatMemoryView(GenericAPIView[Any]):
             each=log,
             refused=lambda conversation, error: protected.append(conversation.memory_id),
         )
-        return {"erased": len(receipt.messages), "protected": protected}
+        return receipt, protected
 
     def _found(self, verb: Verb, conversations: QuerySet[Conversation]) -> Conversation:
         try:

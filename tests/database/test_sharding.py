@@ -110,6 +110,7 @@ def run(site, *parts: str) -> None:
     names = {"models": "class Place", "routing": "class ShardRouter"}
     files = {f"shards/{name}": block_of("sharding.md", part) for name, part in names.items()}
     files["shards/moving"] = block_of("moving-owners.md", "def move(")
+    files["shards/apps"] = block_of("moving-owners.md", "class ShardsConfig")
     files |= {"shards/__init__": "", "shards/migrations/__init__": "", "shards/migrations/0001_initial": MIGRATION}
     code = "".join(map(textwrap.dedent, (PREPARE, *parts)))
     settings = f"import dj_database_url\nURL = {os.environ.get('DATABASE_URL', 'sqlite')!r}\n{SETTINGS}"
@@ -243,6 +244,68 @@ def test_a_writer_loses_nothing_while_an_owner_moves(site):
         move(anna, "shard_1")  # and back, where nothing of it is left
         assert texts("shard_1") == there
         call_command("check_chatmemory", database="shard_1")
+        """,
+    )
+
+
+@pytest.mark.slow
+def test_a_user_who_is_deleted_before_it_is_cleared_up_is_gone_from_both_databases_and_never_comes_back(site):
+    run(
+        site,
+        """
+        from copy import copy
+        from chatmemory_django.models import Message
+
+        def left():
+            models = (Conversation, Message, OwnerKey, MediaFile, AnswerChunk)
+            places = [(model, each) for model in models for each in SHARDS]
+            found = {(model.__name__, each) for model, each in places if model.objects.using(each).exists()}
+            calls = {each for each in SHARDS if ModelCall.objects.using(each).exclude(owner=None).exists()}
+            return found | calls | set(Place.objects.exclude(owner_key=str(bert.pk)).values_list("owner_key"))
+
+        def store():
+            user = users.create_user("carl")
+            Place.objects.create(owner_key=str(user.pk), database="shard_1")
+            with on_shard("shard_1"):
+                get_chat_memory("one", owner=user).add(picture("a"))
+            move(user, "shard_2")
+            with on_shard("shard_1"):  # a request that began before the move
+                get_chat_memory("late", owner=user).add(UserMessage("late"))
+                ModelCall.objects.create(owner_id=user.pk, purpose="answer")
+            assert texts("shard_1") == ["late"] and texts("shard_2") == ["of a"]
+            return user
+
+        anna.delete()
+        for delete in (lambda user: user.delete(), lambda user: users.filter(pk=user.pk).delete()):
+            user = store()
+            before = copy(user)
+            delete(user)
+            assert not left(), left()
+            for stale in (user, before):  # the job that was to clear up comes later
+                clear_up(stale, "shard_1")
+                move(stale, "shard_1")
+                assert not left(), left()
+
+        # A deletion while it is cleared up waits for its end, or is over before its beginning.
+        if connections["shard_1"].vendor != "sqlite":
+            user = store()
+            deleted = []
+            def delete():
+                before = copy(user)
+                before.delete()
+                deleted.append(True)
+                connections.close_all()
+            def begin(execute, sql, *rest):
+                if not deleting.is_alive() and deleting.ident is None:
+                    deleting.start()
+                    deleting.join(1)
+                    assert not deleted
+                return execute(sql, *rest)
+            deleting = threading.Thread(target=delete, daemon=True)
+            with connections["shard_1"].execute_wrapper(begin):
+                clear_up(user, "shard_1")
+            deleting.join(30)
+            assert deleted and not left(), left()
         """,
     )
 

@@ -287,6 +287,14 @@ class TestEachCheck:
         assert message.msg == f"CHATMEMORY['REMOTE_FILES'] must be True or False, not {value!r}."
         assert message.hint == "Remove it to use the default of True."
 
+    @pytest.mark.parametrize("value", [None, 0, 1, "no"], ids=repr)
+    def test_E013_log_reads_is_not_a_boolean(self, settings, value):
+        [message] = found(settings, LOG_READS=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E013"
+        assert message.msg == f"CHATMEMORY['LOG_READS'] must be True or False, not {value!r}."
+
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
         [message] = found(settings, MCP_THROTTLE_RATE=value)
@@ -345,8 +353,9 @@ class TestEachCheck:
             (
                 "colour",
                 f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, {Encryption.key}, KEEP_HISTORY, "
-                "MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, MEDIA_QUOTA, "
-                "MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, REST, RETENTION.",
+                "LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, "
+                "MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, "
+                "REST, RETENTION.",
             ),
         ],
         ids=["misspelt", "invented"],

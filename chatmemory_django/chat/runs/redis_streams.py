@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import cast
@@ -71,6 +71,12 @@ class RedisStreams(Streams):
             key = _pieces(maker.memory_id, maker.answer_id)
             stored = cast("list[str]", self._redis.zrangebyscore(key, position, "+inf"))
         return [Piece(int(at), data) for at, _, data in (each.partition(":") for each in stored)]
+
+    def memory_ids(self) -> Iterable[str]:
+        before, after = _answers("\0").split("\0")
+        with _reached():
+            for key in self._redis.scan_iter(f"{before}*{after}", count=1_000):
+                yield key.removeprefix(before).removesuffix(after)
 
     def forget(self, memory_ids: Collection[str], *, but: Collection[str] = ()) -> None:
         with _reached(), self._redis.pipeline(transaction=False) as pipeline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -23,11 +23,14 @@ from chatmemory_django.chat.runs.deleting import delete_old, deletion
 from chatmemory_django.chat.runs.leases import State, Taken
 from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.row_codec import Address, Coder
+from chatmemory_django.db.tables import databases_with
 from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.copies import Remnant
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +136,10 @@ class Streams(ABC):
     @abstractmethod
     def forget(self, memory_ids: Collection[str], *, but: Collection[str] = ()) -> None:
         """Delete the streams of all answers in these conversations, *but* of those with these ids."""
+
+    def memory_ids(self) -> Iterable[str]:
+        """Return the conversations that have streams outside of the tables of this app."""
+        return ()
 
     def end(self, maker: Maker, last: Piece, taken: Taken, state: State, question: int | None = None) -> bool:
         """
@@ -284,6 +291,27 @@ def forget_ended(kept: Streams, using: str, memory_ids: Collection[str]) -> None
 def forget_lost(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
     """Delete the streams of answers in these conversations that were erased, or in whose place another one has come."""
     kept.forget(memory_ids, but=[run.hex for run in leases.streamed(using, memory_ids, have_ended=True)])
+
+
+def left(using: str) -> Iterator[Remnant]:
+    """See ``models.copies.Tell``. The conversations of all databases have their streams in the same place."""
+    count: int | None
+    try:
+        gone = list(streams().memory_ids())
+    except StreamsUnavailableError:
+        count = None
+    else:
+        for alias in databases_with(Conversation):
+            rows = Conversation.objects.using(alias)
+            there = {
+                memory_id
+                for part in in_parts(gone, 1_000)
+                for memory_id in rows.filter(memory_id__in=part).values_list("memory_id", flat=True)
+            }
+            gone = [each for each in gone if each not in there]
+        count = len(gone)
+    if count != 0:
+        yield Remnant("streams of answers in conversations that are gone", count)
 
 
 def delete_rest(using: str, asked: bool, dry_run: bool) -> None:

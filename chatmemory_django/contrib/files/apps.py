@@ -13,10 +13,11 @@ class FilesConfig(AppConfig):
 
     def ready(self) -> None:
         """Let the memory ask this app for files; register what deletes them with their messages, and the checks."""
-        from chatmemory_django.contrib.files import checks, codec, releasing  # models are not loaded before
+        from chatmemory_django.contrib.files import checks, codec, findings, releasing  # models are not loaded before
         from chatmemory_django.models import message_codec
-        from chatmemory_django.models.copies import keeps_copies
+        from chatmemory_django.models.copies import keeps_copies, tells
 
         message_codec.installed = codec
         keeps_copies(releasing.forget, of_rows=True)
+        tells(findings.left)
         register(checks.check_storage)

@@ -10,6 +10,7 @@ from django.db.models import OuterRef, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.deleting import delete_left, to_delete
 from chatmemory_django.contrib.files.findings import FileFinding, check_files
 from chatmemory_django.contrib.files.marks import without_marks
 from chatmemory_django.contrib.files.models import MediaFile, MediaReference
@@ -26,6 +27,7 @@ __all__ = [
     "check",
     "complete",
     "complete_row",
+    "delete_left",
     "encode_again",
     "file_in",
     "keys",
@@ -35,6 +37,7 @@ __all__ = [
     "share",
     "stored_bytes",
     "take_out",
+    "to_delete",
     "uploads",
     "with_file_sizes",
     "without_marks",

@@ -2,9 +2,9 @@
 Which files are in the storage, and which messages have them.
 
 A file belongs to one owner, and is stored once for all of the owner's messages. A message has a row in
-``MediaReference`` for each of its files; a file without such a row is deleted in the same transaction, and from the
-storage after the commit. A row in ``MediaFile`` is locked by who adds or removes a reference to it, so no reference is
-ever added to a file that is being deleted.
+``MediaReference`` for each of its files; a file without such a row is deleted in the same transaction, in which a row
+in ``MediaDeletion`` takes its place until the storage has deleted it, too. A row in ``MediaFile`` is locked by who adds
+or removes a reference to it, so no reference is ever added to a file that is being deleted.
 """
 
 from __future__ import annotations
@@ -75,6 +75,28 @@ class MediaReference(models.Model):
     def __str__(self) -> str:
         conversation, sequence, _file = self.pk
         return f"{conversation}/{sequence}"
+
+
+class MediaDeletion(models.Model):
+    """A file that no message has, and that the storage has still to delete; see ``deleting``."""
+
+    name = models.CharField(_("name"), max_length=128, primary_key=True)
+    since = models.DateTimeField(_("since"), default=timezone.now, editable=False)
+    # Whose file it was, see ``MediaFile``, and the key of the conversation that was the last one with it, if there is
+    # one: what receipts count. Both go with the file.
+    owner = ExactCharField(_("owner"), max_length=255, blank=True, default="")
+    conversation = models.BigIntegerField(_("conversation"), null=True)
+
+    objects: ClassVar[models.Manager[MediaDeletion]] = models.Manager()
+
+    class Meta:
+        app_label = "chatmemory_files"
+        verbose_name = _("file to delete")
+        verbose_name_plural = _("files to delete")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def locked(files: QuerySet[MediaFile]) -> QuerySet[MediaFile]:

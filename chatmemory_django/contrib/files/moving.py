@@ -7,15 +7,22 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.deleting import delete_files, delete_later
 from chatmemory_django.contrib.files.marks import marked, references
-from chatmemory_django.contrib.files.models import MAY_HAVE_FILES, MediaFile, MediaReference, keep_files, locked
+from chatmemory_django.contrib.files.models import (
+    MAY_HAVE_FILES,
+    MediaDeletion,
+    MediaFile,
+    MediaReference,
+    keep_files,
+    locked,
+)
 from chatmemory_django.contrib.files.reading import complete, complete_verbatim, contents_of, decoded
-from chatmemory_django.contrib.files.releasing import delete_files, delete_references
+from chatmemory_django.contrib.files.releasing import delete_references
 from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
@@ -97,7 +104,7 @@ def encode_again(conversation: Conversation, coder: Coder, current: str) -> int:
         name = storage.new_name(file.sha256)
         storage.save({name: stored})
         MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)
-        transaction.on_commit(partial(storage.delete, [file.name]), using=using, robust=True)
+        delete_later([MediaDeletion(name=file.name, owner=file.owner)], using)
     return len(pks)
 
 
@@ -115,7 +122,7 @@ def _take_over(conversation: Conversation, file: MediaFile, content: bytes) -> N
         uploads.refer(owner, conversation.pk, [(sequence, own) for sequence in sequences])
         rows.delete()
         if not as_now(all_of_it).values_list("pk"):
-            delete_files([file.pk], [file.name], using)
+            delete_files({file.pk: MediaDeletion(name=file.name, owner=file.owner)}, using)
 
 
 class MovedFiles(NamedTuple):

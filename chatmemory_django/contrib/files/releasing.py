@@ -1,17 +1,22 @@
-"""Files that no message has any more: deleted in the transaction that removes the last one, and then in the storage."""
+"""Files that no message has any more: deleted in the transaction that removes the last one, see ``deleting``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
-from django.db import transaction
 from django.db.models import QuerySet
 
-from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.deleting import delete_files
 from chatmemory_django.contrib.files.marks import references
-from chatmemory_django.contrib.files.models import BATCH, MAY_HAVE_FILES, MediaFile, MediaReference, locked
+from chatmemory_django.contrib.files.models import (
+    BATCH,
+    MAY_HAVE_FILES,
+    MediaDeletion,
+    MediaFile,
+    MediaReference,
+    locked,
+)
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.transactions import as_now
 from chatmemory_django.models import Message, MessageQuerySet
@@ -84,8 +89,9 @@ def delete_references(references: QuerySet[MediaReference], using: str) -> None:
 
 def _drop(gone: Sequence[tuple[int, int, int]], using: str) -> None:
     """Delete the references *gone*: conversation, sequence and file, all files of these messages."""
-    keys = sorted({file for *_, file in gone})
-    names = dict(locked(MediaFile.objects.using(using).filter(pk__in=keys)).values_list("pk", "name"))
+    last = {file: conversation for conversation, _sequence, file in gone}
+    keys = sorted(last)
+    there = list(locked(MediaFile.objects.using(using).filter(pk__in=keys)).values_list("pk", "name", "owner"))
     rows = MediaReference.objects.using(using)
     sequences: dict[int, list[int]] = {}
     for conversation, sequence, _file in gone:
@@ -94,12 +100,7 @@ def _drop(gone: Sequence[tuple[int, int, int]], using: str) -> None:
         rows.filter(conversation_id=conversation, sequence__in=several, file_id__in=keys).delete()
     # The lock keeps others from adding a reference; those that were committed before it count.
     used = set(as_now(rows.filter(file_id__in=keys).order_by()).values_list("file_id", flat=True))
-    unused = [key for key in names if key not in used]
-    delete_files(unused, [names[key] for key in unused], using)
-
-
-def delete_files(keys: Collection[int], names: Collection[str], using: str) -> None:
-    """Delete the files *keys*, which no message has, and after the commit *names* from the storage."""
-    if keys:
-        MediaFile.objects.using(using).filter(pk__in=list(keys)).delete()
-        transaction.on_commit(partial(storage.delete, list(names)), using=using, robust=True)
+    unused = [each for each in there if each[0] not in used]
+    delete_files(
+        {key: MediaDeletion(name=name, owner=owner, conversation=last[key]) for key, name, owner in unused}, using
+    )

@@ -96,18 +96,24 @@ def read(names: Iterable[str]) -> dict[str, bytes]:
     return contents
 
 
-def delete(names: Iterable[str]) -> None:
-    """Delete the files *names*. What fails is logged, and found by ``check_chatmemory``."""
-    _delete(names, _deadline())
+def delete(names: Iterable[str]) -> list[str]:
+    """Delete the files *names*, and return those that are gone then. What fails is logged."""
+    return _delete(names, _deadline())
 
 
-def _delete(names: Iterable[str], deadline: float) -> None:
+def _delete(names: Iterable[str], deadline: float) -> list[str]:
     where = storage()
     calls = {name: partial(where.delete, name) for name in names}
-    found = _in_time(calls, deadline)
-    failed = [name for name in calls if isinstance(found.get(name, TimeoutError()), Exception)]
+    found: dict[str, object] = {**_in_time(calls, deadline)}
+    failed = {name for name in calls if _has_failed(found.get(name, TimeoutError()))}
     if failed:
-        _logger.warning("%d files could not be deleted from the storage; check_chatmemory finds them.", len(failed))
+        words = "%d files could not be deleted from the storage; prune_chatmemory, or check_chatmemory --repair, does."
+        _logger.warning(words, len(failed))
+    return [name for name in calls if name not in failed]
+
+
+def _has_failed(result: object) -> bool:
+    return isinstance(result, Exception) and not isinstance(result, FileNotFoundError)  # which was deleted before
 
 
 def listed(folder: str) -> list[str]:

@@ -9,8 +9,9 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 
 from chatmemory_django.contrib.files import storage
 from chatmemory_django.contrib.files.conf import files
+from chatmemory_django.contrib.files.deleting import delete_spare
 from chatmemory_django.contrib.files.marks import cut_out, extracted
-from chatmemory_django.contrib.files.models import MediaFile, MediaReference, keep_files, locked
+from chatmemory_django.contrib.files.models import MediaDeletion, MediaFile, MediaReference, keep_files, locked
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, FileReference
@@ -122,8 +123,9 @@ class StorageUploads:
 
     def _delete(self, kept: Collection[str]) -> None:
         """Delete what was stored for this write, except for *kept*."""
-        if unused := [name for name, _ in self._new.values() if name not in kept]:
-            storage.delete(unused)
+        unused = [(owner, name) for (owner, _), (name, _) in self._new.items() if name not in kept]
+        if unused:
+            delete_spare([MediaDeletion(name=name, owner=owner) for owner, name in unused], self._using)
             self._new = {key: new for key, new in self._new.items() if new[0] in kept}
 
     def _save(self, owner: str | None, conversation: int, wanted: dict[tuple[str, str], bytes]) -> None:

@@ -183,7 +183,8 @@ class ConversationView(OpenAIView):
     def delete(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation."""
         with self.changing("delete") as conversation:
-            if self.erase(row_of(conversation))["protected"]:
+            _receipt, protected = self.erase(row_of(conversation))
+            if protected:
                 detail = "Other objects of the site refer to this conversation; it cannot be deleted."
                 raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
         self.conversation = None

@@ -9,7 +9,7 @@ from django.db import connections
 
 from chatmemory_django.contrib.search import mysql, postgresql, sqlite
 from chatmemory_django.models import Message
-from chatmemory_django.models.copies import Pruning
+from chatmemory_django.models.copies import Pruning, Remnant
 
 if TYPE_CHECKING:
     from django.db.models import Q, QuerySet
@@ -44,6 +44,19 @@ def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
     elif connection.vendor == "mysql" and asked and not dry_run:
         mysql.rebuild(connection, Message._meta.db_table)
         yield
+
+
+def left(using: str) -> Iterator[Remnant]:
+    """See ``models.copies.Tell``: what ``forget_deleted`` would remove; not of PostgreSQL, which does not show it."""
+    connection = connections[using]
+    if connection.vendor == "sqlite":
+        found: int | None = sqlite.unmerged(connection)
+    elif connection.vendor == "mysql":
+        found = mysql.deleted(connection, Message._meta.db_table)
+    else:
+        return
+    if found != 0:
+        yield Remnant("parts of the search index that may have words of deleted messages", found)
 
 
 PRUNING = Pruning(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.models import F, Lookup
 
 from chatmemory_django.models.finding import IsAmong, has, is_among_newest
@@ -64,6 +64,26 @@ def rebuild(connection: BaseDatabaseWrapper, table: str) -> None:
         failed = [text for _, _, kind, text in cursor.fetchall() if kind.lower() == "error"]
     if failed:  # it is a result, not an error
         raise DatabaseError(failed[0])
+
+
+def deleted(connection: BaseDatabaseWrapper, table: str) -> int | None:
+    """
+    Return of how many deleted rows the index still has words; None if the user of the database may not see that.
+
+    What the server shows of its indexes is set for all of its users: others may set it at the same time.
+    """
+    name = f"{connection.settings_dict['NAME']}/{table}"
+    try:
+        with transaction.atomic(connection.alias, savepoint=True), connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL innodb_ft_aux_table = %s", [name])
+            count = 0
+            for kind in ("DELETED", "BEING_DELETED"):
+                cursor.execute(f"SELECT COUNT(*) FROM information_schema.INNODB_FT_{kind}")  # noqa: S608  # only names
+                count += int(cursor.fetchone()[0])
+            cursor.execute("SELECT @@GLOBAL.innodb_ft_aux_table")
+            return count if cursor.fetchone()[0] == name else None
+    except DatabaseError:
+        return None
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:

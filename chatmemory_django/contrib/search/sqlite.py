@@ -87,6 +87,15 @@ def merge(connection: BaseDatabaseWrapper) -> Iterator[None]:
             yield
 
 
+def unmerged(connection: BaseDatabaseWrapper) -> int:
+    """Return how many parts the index has beside the first: without any, it holds no terms of deleted messages."""
+    if INDEX not in _names(connection):
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(DISTINCT segid) FROM {INDEX}_idx")  # noqa: S608  # only names
+        return max(0, int(cursor.fetchone()[0]) - 1)
+
+
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
     """Return the condition for the messages of *scope* with all of *terms* that are to be ranked."""
     long = [term for term in terms if len(term) >= TRIGRAM]

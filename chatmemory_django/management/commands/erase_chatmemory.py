@@ -10,8 +10,12 @@ from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.management.base import INTERRUPTED, ConversationsCommand
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import erase
+
+FILES_LEFT = 3
+"""The exit code while files of what was erased are still in the storage."""
 
 
 class Command(ConversationsCommand):
@@ -19,7 +23,8 @@ class Command(ConversationsCommand):
 
     help = (
         "Erase the conversations of a user, or single ones, with memory and history. Prints what was erased, and when, "
-        "as JSON. The user is not deleted."
+        "as JSON. The user is not deleted. Exits with 3 while the storage has not deleted all files: run it again, or "
+        "prune_chatmemory."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,6 +39,7 @@ class Command(ConversationsCommand):
         if not dry_run:
             delete_left(conversations.db)  # what a run that was stopped has left
         keys = list(conversations.order_by("pk").values_list("pk", flat=True))
+        owner = None if selection["user"] is None else str(self.user(selection["user"]).pk)
         erased: dict[str, int] = {}
         refused: list[str] = []
 
@@ -48,6 +54,7 @@ class Command(ConversationsCommand):
                     progress.advance()
             except KeyboardInterrupt:
                 is_stopped = True
+        files_left = files_to_delete(conversations.db, () if dry_run else keys, owner)
         receipt = {
             "at": datetime.now(UTC).isoformat(),
             "database": conversations.db,
@@ -55,6 +62,7 @@ class Command(ConversationsCommand):
             "erased": [{"memory_id": memory_id, "messages": count} for memory_id, count in erased.items()],
             "refused": refused,
             "messages": sum(erased.values()),
+            "files_to_delete": files_left,
         }
         self.stdout.write(json.dumps(receipt, indent=2))
         if is_stopped:
@@ -63,3 +71,9 @@ class Command(ConversationsCommand):
             )
         if refused:
             raise CommandError(f"{len(refused)} conversations were not erased: other objects reference them.")
+        if files_left:
+            raise CommandError(
+                f"{files_left:,} files are still in the storage, which has not deleted them; run this command, or "
+                "prune_chatmemory, again.",
+                returncode=FILES_LEFT,
+            )

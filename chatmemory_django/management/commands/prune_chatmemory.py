@@ -12,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from chatmemory_django import conf
 from chatmemory_django.management.base import ConversationsCommand, days
 from chatmemory_django.models import Conversation, copies
+from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.operations import apply_retention, prune
 
 _DAYS: Mapping[str, Any] = {"type": days, "metavar": "DAYS"}
@@ -77,13 +78,15 @@ class Command(ConversationsCommand):
                     each=lambda conversation, count: progress.advance(count),
                     refused=self.report_refused,
                 )
+        using = self.conversations(database).db
         would = "Would have erased" if dry_run else "Erased"
         if pruned is not None:
             self.stdout.write(
                 f"{would} {pruned.conversations:,} idle or temporary conversations and {pruned.messages:,} old "
                 "messages of others."
             )
-        using = self.conversations(database).db
+            if left := files_to_delete(using):
+                self.stdout.write(f"{left:,} files are still in the storage, which has not deleted them.")
         for each, value in zip(copies.prunings, asked, strict=True):
             with self.progress(each.steps, None, verbosity if each.steps else 0) as progress:
                 for text in each.prune(using, value, dry_run) or ():

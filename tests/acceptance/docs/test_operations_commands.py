@@ -103,6 +103,14 @@ def erase_user(line: str) -> None:
     assert set(stored()) == ALL - {"of anna"}
 
 
+def verify(line: str) -> None:
+    """What it finds is in ``tests/database/test_verifying.py``."""
+    with pytest.raises(CommandError, match="Something is left"):
+        run(line)
+    Conversation.objects.filter(memory_id="of anna").delete()
+    assert run(line) == "Nothing is left in default.\n"
+
+
 def erase_two(line: str) -> None:
     assert json.loads(run(line))["messages"] == 6
     assert set(stored()) == ALL - {"support-4711", "support-4712"}
@@ -204,6 +212,7 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "prune_chatmemory --history-older-than 180 --idle 365 --dry-run": prune_dry_run,
     "prune_chatmemory": prune,
     "erase_chatmemory --user anna > receipt.json": erase_user,
+    "verify_chatmemory --user anna": verify,
     "erase_chatmemory --memory-id support-4711 --memory-id support-4712": erase_two,
     "export_chatmemory --output conversations.jsonl": export_all,
     "export_chatmemory --user anna --output anna.jsonl": export_user,

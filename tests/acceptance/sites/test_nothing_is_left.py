@@ -11,6 +11,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from io import StringIO
 from itertools import product
@@ -21,7 +22,7 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections, router
 from django.test import AsyncClient, Client
 from django.urls import reverse
@@ -312,6 +313,8 @@ def site(request, ann, trusted, settings) -> Iterator[Site]:
 def test_nothing_is_left_of_an_erased_user(site, way):
     site.fill()
     secret, memory_id = site.secrets
+    key = str(site.ann.pk)
+    assert what_the_site_finds(key)
     places = leftovers(secret)
     is_encrypted = apps.is_installed("chatmemory_django.contrib.encryption")
     for place in (*TEXTS, STREAMS[type(streams()).__name__]):
@@ -330,8 +333,18 @@ def test_nothing_is_left_of_an_erased_user(site, way):
     if finding.index is not None:
         call_command("prune_chatmemory", search_index=True, verbosity=0)
     assert leftovers(secret) == []
+    assert what_the_site_finds(key) == []
     # The log of the admin names the erased conversations.
     assert [place for place in leftovers(memory_id) if "django_admin_log" not in place] == []
+
+
+def what_the_site_finds(user_key: str) -> list[str]:
+    """Return what ``verify_chatmemory`` prints, but for the calls of models, which name an owner for longer."""
+    out = StringIO()
+    with suppress(CommandError):
+        call_command("verify_chatmemory", user_key=user_key, stdout=out)
+    is_kept = "chatmemory_chat_modelcall: rows of the user", "Nothing is left in"
+    return [line for line in out.getvalue().splitlines() if not any(each in line for each in is_kept)]
 
 
 def vendor() -> str:

@@ -356,7 +356,7 @@ class TestProtectedConversations:
             one, many = api.delete(f"{ROOT}c/"), api.delete(f"{ROOT}?search=hi")
 
         assert (one.status_code, one.json()["type"]) == (409, "urn:chatmemory:protected")
-        assert (many.status_code, many.json()) == (200, {"erased": 0, "protected": ["c"]})
+        assert (many.status_code, many.json()) == (200, {"erased": 0, "protected": ["c"], "files_to_delete": 0})
         assert Message.objects.count() == 1
 
 
@@ -413,7 +413,11 @@ class TestPoliciesThatJoin:
         assert sequences(other.put(MEMORY, adding(HI), format="json")) == [4]
 
     def test_erasing_in_bulk(self, client_of, policy):
-        assert client_of("other").delete(f"{ROOT}?search=one").json() == {"erased": 2, "protected": []}
+        assert client_of("other").delete(f"{ROOT}?search=one").json() == {
+            "erased": 2,
+            "protected": [],
+            "files_to_delete": 0,
+        }
         assert not Conversation.objects.exists()
 
     def test_paging(self, client_of, policy):

@@ -331,7 +331,7 @@ class TestEraseInBulk:
 
         response = api.delete(f"{ROOT}?is_archived=true")
 
-        assert (response.status_code, response.json()) == (200, {"erased": 2, "protected": []})
+        assert (response.status_code, response.json()) == (200, {"erased": 2, "protected": [], "files_to_delete": 0})
         assert listed(api) == ["c"]
         assert Message.objects.count() == 1
 
@@ -357,7 +357,11 @@ class TestEraseInBulk:
         owner = person("owner").pk
         for name in ("other", "staff who see", "staff who delete unseen"):
             for query in ("?is_pinned=false", "?is_pinned=false&owner=*", f"?owner={owner}"):
-                assert client_of(name).delete(f"{ROOT}{query}").json() == {"erased": 0, "protected": []}
+                assert client_of(name).delete(f"{ROOT}{query}").json() == {
+                    "erased": 0,
+                    "protected": [],
+                    "files_to_delete": 0,
+                }
         staff = client_of("staff who delete")
 
         assert staff.delete(f"{ROOT}?is_pinned=false").json()["erased"] == 0
@@ -370,7 +374,7 @@ class TestEraseInBulk:
         with holding("b"):
             response = api.delete(f"{ROOT}?is_pinned=false")
 
-        assert response.json() == {"erased": 2, "protected": ["b"]}
+        assert response.json() == {"erased": 2, "protected": ["b"], "files_to_delete": 0}
         assert listed(api) == ["b"]
         assert Message.objects.count() == 1
 

@@ -145,7 +145,7 @@ def test_the_pagination_can_be_replaced(api):
 def test_a_filter_can_be_added(api):
     assert memory_ids(api.get(CHATS, {"min_messages": 2, "title": ""})) == ["c", "b"]
     assert paths(api.get(CHATS, {"min_messages": "x"})) == ["?min_messages"]
-    assert api.delete(f"{CHATS}?min_messages=3").json() == {"erased": 1, "protected": []}
+    assert api.delete(f"{CHATS}?min_messages=3").json() == {"erased": 1, "protected": [], "files_to_delete": 0}
 
 
 def test_the_queryset_can_be_limited_to_tenants(client_of):

@@ -37,6 +37,31 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="MediaDeletion",
+            fields=[
+                (
+                    "name",
+                    models.CharField(max_length=128, primary_key=True, serialize=False, verbose_name="name"),
+                ),
+                (
+                    "since",
+                    models.DateTimeField(default=django.utils.timezone.now, editable=False, verbose_name="since"),
+                ),
+                (
+                    "owner",
+                    chatmemory_django.models.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="owner"
+                    ),
+                ),
+                ("conversation", models.BigIntegerField(null=True, verbose_name="conversation")),
+            ],
+            options={
+                "verbose_name": "file to delete",
+                "verbose_name_plural": "files to delete",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="MediaReference",
             fields=[
                 (
