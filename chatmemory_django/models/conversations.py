@@ -96,6 +96,11 @@ def new_expiry() -> datetime.datetime:
     return to_moment(datetime.datetime.now(datetime.UTC) + period)
 
 
+def unexpired(moment: datetime.datetime) -> Q:
+    """Return the condition for conversations that are not temporary, or whose time has not passed at *moment*."""
+    return Q(expires_at=None) | Q(expires_at__gt=to_moment(moment))
+
+
 # A window that begins at 2 may have been preceded only by the message that is pinned in front of it.
 _HAS_EVICTIONS = Q(total_messages__gt=F("memory_messages")) | (
     Q(window_start__gt=1) & ~Q(window_start=2, pinned_sequence=1)
@@ -144,7 +149,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def unexpired_at(self, moment: datetime.datetime) -> Self:
         """Return conversations that are not temporary, or whose time has not passed at *moment*, an aware datetime."""
-        return self.filter(Q(expires_at=None) | Q(expires_at__gt=to_moment(moment)))
+        return self.filter(unexpired(moment))
 
     def with_evictions(self) -> Self:
         """Return conversations with messages that are no longer in the memory. Reads no messages."""
@@ -465,6 +470,11 @@ class Conversation(models.Model):
     def is_temporary(self) -> bool:
         """Whether the conversation is erased at a time that was set when it began, whatever is written to it."""
         return self.expires_at is not None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time has passed: it is erased with the next prune, and nobody is shown it until then."""
+        return self.expires_at is not None and aware(self.expires_at) <= timezone.now()
 
     @property
     def kept_until(self) -> datetime.datetime | None:

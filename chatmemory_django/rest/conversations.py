@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
+from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem
@@ -44,6 +46,7 @@ from chatmemory_django.rest.serializers import (
     RemovedSerializer,
     is_same,
     shown_rows,
+    size_of,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -169,6 +172,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
+        refuse_types(messages, self.policy.writable_types(request))
         with self.changing("set", adds=messages) as conversation:
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
@@ -283,8 +287,12 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return conversation.read(memory, lambda messages: shown_rows(messages, self.message_serializer_class) or [])
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
-        rows = []
-        for each in remembered.sent():
+        sent, rows = remembered.sent(), []
+        inline = self.query.get("media") == "inline"
+        sizes = accumulate(size_of(each.row, each.message, inline=inline) for each in reversed(sent))
+        # The newest ones, as on a page of the history.
+        fitting = sum(size <= conf.rest().MAX_PAGE_CHARACTERS for size in sizes) or 1
+        for each in sent[-fitting:]:
             row: Any = each.row
             row.sent, row.token_count = each.message, each.tokens
             rows.append(row)
@@ -293,7 +301,13 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         serializer = self.message_serializer_class(rows, many=True, context=context)
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
-        return {"messages": serializer.data, "limit": window.limit, "evict_to": window.evict_to, "unit": unit}
+        return {
+            "messages": serializer.data,
+            "left_out": [each.row.sequence for each in sent[:-fitting]],
+            "limit": window.limit,
+            "evict_to": window.evict_to,
+            "unit": unit,
+        }
 
 
 def _taken() -> Problem:

@@ -11,6 +11,7 @@ from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from chatmemory_django import conf
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.excerpts import snippet
 from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
@@ -273,6 +274,10 @@ class MemorySerializer(serializers.Serializer[Any]):
     """What the model would be sent now, and why."""
 
     messages = MessageSerializer(many=True)
+    left_out = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="The sequences of older messages that are sent, too, but are too much for one response.",
+    )
     limit = serializers.IntegerField()
     evict_to = serializers.IntegerField(
         allow_null=True, help_text="What is left once the limit was exceeded; null: as much as fits."
@@ -406,6 +411,14 @@ def shown_rows(
         return models
     rows = read(messages.values_list(*SHOWN, named=True))
     return None if rows is None else [ShownRow(*row) for row in rows]
+
+
+def size_of(row: Any, message: ChatMessage, *, inline: bool) -> int:
+    """Return about how many characters are shown of *row* and its *message*, with files *inline* or without."""
+    size = len(row.text) + (len(msgspec.json.encode(row.metadata)) if row.metadata else 0)
+    if row.payload is None:
+        return size + len(row.text)
+    return size + len(row.payload if inline else message_to_json(without_files(message, str)))
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -18,6 +18,7 @@ from chatmemory_django.db.retries import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import (
     ConversationExistsError,
+    ForbiddenTypeError,
     ImportLimits,
     JsonLinesError,
     check_lines,
@@ -85,6 +86,7 @@ class ImportView(ChatMemoryView):
             max_metadata_bytes=settings.MAX_METADATA_BYTES,
             uuids_only=not self.policy.may_name(request),
             remote_files=self.policy.may_link_files(request),
+            types=self.policy.writable_types(request),
             max_file_bytes=self.policy.max_file_bytes(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
@@ -99,6 +101,8 @@ class ImportView(ChatMemoryView):
                 tried_again(using, store)
             except ConversationExistsError as exc:
                 raise Problem(HTTPStatus.CONFLICT, "exists", exc.reason, f"line {exc.line}") from None
+            except ForbiddenTypeError as exc:
+                raise Problem(HTTPStatus.FORBIDDEN, "forbidden_type", exc.reason, f"line {exc.line}") from None
             except JsonLinesError as exc:
                 # A frame of its traceback holds the error itself, and another one the line, which may be very long.
                 exc.__traceback__ = None

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django.db import DEFAULT_DB_ALIAS, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase
+from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.decorators import method_decorator
 from django.utils.http import parse_etags
@@ -34,6 +35,7 @@ from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.operations import admin_log, erase
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import get_chat_memory
@@ -296,7 +298,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     def get_conversations(self, verb: Verb) -> Any:
         """Return the conversations to which the user may do *verb*, without duplicates. Subclasses may filter them."""
-        rows = self.policy.conversations(self.request, verb)
+        rows = self.policy.conversations(self.request, verb).filter(unexpired(timezone.now()))
         joined = sum(
             count > 0 for count in rows.query.alias_refcount.values()
         )  # 0 for joins that turned out to be unnecessary

@@ -35,7 +35,15 @@ from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
-from chatmemory_django.chat.http.asking import Admission, admission, entered, greeting, is_next, nothing_waits
+from chatmemory_django.chat.http.asking import (
+    Admission,
+    admission,
+    entered,
+    greeting,
+    is_next,
+    nothing_waits,
+    own_conversation,
+)
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
@@ -59,7 +67,6 @@ from chatmemory_django.db.threads import (
     in_thread,
     leave_thread,
 )
-from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
 
@@ -223,7 +230,7 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
 def _messages(
     request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
 ) -> ListedMessages:
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    conversation = own_conversation(user, memory_id)
     if text := greeting(request, conversation):
         return ListedMessages.greeting(text)
     if conversation is None:
@@ -235,7 +242,7 @@ def _messages(
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
     user, memory_id = entered(request, chat_id)
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    conversation = own_conversation(user, memory_id)
     message = None if conversation is None else question_at(conversation, sequence)
     try:
         found = None
