@@ -17,9 +17,10 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import Conversation, message_codec
+from chatmemory_django.models import Conversation, message_codec, stored_size
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -236,12 +237,33 @@ class AccessPolicy:
         """
         return None if message_codec.installed is None else message_codec.installed.quota()
 
-    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
+    def max_stored(self, request: HttpRequest) -> int | None:
         """
-        Raise ``ValueError`` if the user's files would have more bytes than allowed with those of *messages*.
+        Return how much the user's conversations may have altogether, as ``stored_size`` counts it; None for no limit.
+
+        By default, that is the setting ``STORAGE_QUOTA``.
+        """
+        return conf.general().STORAGE_QUOTA
+
+    def check_storage(self, request: HttpRequest, size: int) -> None:
+        """
+        Raise ``ValueError`` if the user's conversations would have more than ``max_stored`` with *size* more.
 
         In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
         """
+        limit = self.max_stored(request)
+        if limit is not None and (stored := stored_size(request.user.pk)) + size > limit:
+            raise ValueError(
+                f"your conversations have {stored} bytes, and may have {limit} at most; erase some of them."
+            )
+
+    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
+        """
+        Raise ``ValueError`` if the user's conversations would have too much with *messages*, or their files too many
+        bytes: see ``check_storage``, and ``max_file_bytes``.
+        """
+        if messages:
+            self.check_storage(request, sum(len(message_to_json(message)) for message in messages))
         codec = message_codec.installed
         limit = None if codec is None else self.max_file_bytes(request)
         if codec is None or limit is None:

@@ -23,6 +23,7 @@ from django.db.models import (
     OuterRef,
     Q,
     Subquery,
+    Sum,
     TextField,
     Value,
     When,
@@ -46,7 +47,7 @@ from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.retries import tried_again
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import finding
+from chatmemory_django.models import finding, message_codec
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import (
@@ -277,6 +278,32 @@ def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> 
         update_fields=["memory_id"],
         unique_fields=["memory_id"] if can_name_target else None,
     )
+
+
+def stored_size(owner: Any, using: str | None = None) -> int:
+    """
+    Return how much the conversations of the user with the key *owner* have: the characters of texts and metadata, and
+    the bytes of files.
+
+    In a transaction, others who ask this for the user wait until it ends. It reads the sizes of all of their messages.
+    """
+    using = using or router.db_for_write(Conversation)
+    own = Conversation.objects.using(using).filter(owner=owner)
+    lock_first(own)
+    rows = Message.objects.using(using).filter(conversation__in=own.order_by().values("pk"))
+    size = rows.total_size() + (own.with_size().aggregate(total=Sum("size"))["total"] or 0)
+    codec = message_codec.installed
+    return size + (0 if codec is None else codec.stored_bytes(owner, using))
+
+
+def lock_first(conversations: ConversationQuerySet) -> None:
+    """
+    In a transaction, let others who lock the first of *conversations*, those of one owner, wait until it ends.
+
+    Call this before another conversation is locked, as who locks several does it in their order.
+    """
+    if connections[conversations.db].in_atomic_block:
+        list(conversations.order_by("pk").select_for_update().values_list("pk")[:1])
 
 
 def has_message_containing(text: str, types: Collection[MessageType] | None = None) -> Exists:

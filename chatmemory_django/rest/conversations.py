@@ -45,6 +45,7 @@ from chatmemory_django.rest.serializers import (
     NewMemorySerializer,
     RemovedSerializer,
     is_same,
+    json_size,
     shown_rows,
     size_of,
 )
@@ -94,6 +95,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         using = router.db_for_write(Conversation)
         try:
             with transaction.atomic(using=using):
+                self.check_quota(size=json_size(wanted.get("metadata")))
                 conversation.save(using=using, force_insert=True)
         except IntegrityError:
             conversation = self._existing(wanted)
@@ -106,7 +108,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing("change") as conversation:
+        with self.changing("change", size=json_size(wanted.get("metadata"))) as conversation:
             # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.
             hidden = set() if self.readable_types else {"title"}
             changed = [
@@ -194,7 +196,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def fork(self, request: Request, memory_id: str) -> Response:
         """Copy a conversation up to a message. The copy has the memory of that point, and the same owner."""
         wanted = self.body
-        with self.changing("add") as conversation, found_at("$.through"):
+        is_bounded = self.policy.max_stored(request) is not None
+        size = self.find("add").messages.total_size() if is_bounded else 0
+        with self.changing("add", size=size) as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
             try:
                 forked = fork(conversation, wanted.get("memory_id"), through=wanted.get("through"), window=window)

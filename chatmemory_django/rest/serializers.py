@@ -327,12 +327,23 @@ class RootSerializer(serializers.Serializer[Any]):
 
     conversations = serializers.URLField()
     messages = serializers.URLField()
+    storage = serializers.URLField()
     usage = serializers.URLField(required=False, help_text="Only if the chat's app is installed.")
     chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
 
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. The name of the import is a keyword of Python."""
         return {**super().get_fields(), "import": serializers.URLField()}
+
+    def to_representation(self, found: Any) -> dict[str, Any]:
+        return dict(found)
+
+
+class StorageSerializer(serializers.Serializer[Any]):
+    """What the user's conversations take."""
+
+    stored = serializers.IntegerField(help_text="The characters of texts and metadata, and the bytes of files.")
+    limit = serializers.IntegerField(allow_null=True, help_text="How much it may be; null for no limit.")
 
     def to_representation(self, found: Any) -> dict[str, Any]:
         return dict(found)
@@ -413,9 +424,14 @@ def shown_rows(
     return None if rows is None else [ShownRow(*row) for row in rows]
 
 
+def json_size(metadata: Any) -> int:
+    """Return how many bytes *metadata* has as JSON; 0 for none."""
+    return len(msgspec.json.encode(metadata)) if metadata else 0
+
+
 def size_of(row: Any, message: ChatMessage, *, inline: bool) -> int:
     """Return about how many characters are shown of *row* and its *message*, with files *inline* or without."""
-    size = len(row.text) + (len(msgspec.json.encode(row.metadata)) if row.metadata else 0)
+    size = len(row.text) + json_size(row.metadata)
     if row.payload is None:
         return size + len(row.text)
     return size + len(row.payload if inline else message_to_json(without_files(message, str)))

@@ -6,7 +6,7 @@ import tempfile
 from http import HTTPStatus
 from typing import Any
 
-from django.db import router
+from django.db import router, transaction
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions
@@ -74,7 +74,9 @@ class ImportView(ChatMemoryView):
             spooled.seek(0)
             imported.clear()
             options: dict[str, Any] = {"rename": rename, "limits": limits, "using": using, "each": note}
-            import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
+            with transaction.atomic(using=using):
+                self.check_quota(size=size)
+                import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
 
         settings = conf.rest()
         limits = ImportLimits(
@@ -93,7 +95,7 @@ class ImportView(ChatMemoryView):
             # A slow client blocks no one: the database is not used before the whole body has arrived.
             for chunk in bounded(stream, settings.MAX_IMPORT_BYTES) if stream else ():
                 spooled.write(chunk)
-            if not spooled.tell():
+            if not (size := spooled.tell()):
                 raise invalid("$", "The request has no body.", "required")
             try:
                 spooled.seek(0)

@@ -225,24 +225,29 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.conversation
 
     @contextmanager
-    def changing(self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = ()) -> Iterator[Conversation]:
+    def changing(
+        self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = (), size: int = 0
+    ) -> Iterator[Conversation]:
         """
         Lock the conversation that the URL refers to in a transaction, to do *verb* to it.
 
-        If ``If-Match`` does not match, the response is 412; 400 if the user may not have the files of what it *adds*.
+        If ``If-Match`` does not match, the response is 412; 400 if the user may not have what it *adds*, or *size*
+        characters more.
         """
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
-            self.check_quota(adds)
+            self.check_quota(adds, size)
             self.conversation = self._found(verb, self.get_conversations(verb).using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
 
-    def check_quota(self, messages: Iterable[ChatMessage]) -> None:
-        """Respond 400 if the user may not have the files of *messages*, see ``AccessPolicy.check_quota``."""
+    def check_quota(self, messages: Iterable[ChatMessage] = (), size: int = 0) -> None:
+        """Respond 400 if the user may not have *messages*, or *size* more: see ``AccessPolicy.check_quota``."""
         try:
             self.policy.check_quota(self.request, *messages)
+            if size:
+                self.policy.check_storage(self.request, size)
         except ValueError as exc:
             raise invalid("$", sentence(exc)) from None
 

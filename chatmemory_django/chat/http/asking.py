@@ -116,14 +116,14 @@ def _checked(request: HttpRequest) -> Admission:
         choose = partial(_chosen, request, content, posted.id, memory_id, posted.assistant_name)
         is_others = conversation is not None and conversation.owner_id != user.pk
         files = FileAddresses.of(request, request.path, posted.id, memory_id)
-        question = posted.question() if is_others else posted.question(partial(stored_file, conversation, files))
+        check = partial(check_files, remote=policy.may_link_files(request))
+        question = posted.question() if is_others else posted.question(partial(stored_file, conversation, files), check)
         if isinstance(question, PostedAnswer):
             allowed = policy.conversations(request, "view").using(found.db)
             conversation = conversation or allowed.filter(memory_id=posted.id).first()  # staff know no other id
         elif is_others:
             raise NotAllowedError(404, "There is no such chat.")
         elif question.message is not None:
-            check_files(question.message, remote=policy.may_link_files(request))
             policy.check_quota(request, question.message)
     except StorageError:
         raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None
