@@ -1,5 +1,5 @@
 """
-Signals about changes of memories, and of answers that wait, sent after the change is committed.
+Signals about changes of memories, and of answers that wait, sent after the change is committed; and of attacks.
 
 Those of memories are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read
 when they are accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database
@@ -17,6 +17,13 @@ messages_evicted = Signal()
 
 memory_cleared = Signal()
 """The memory was emptied; *sequences* were in it."""
+
+security_event = Signal()
+"""
+What ``security.SecurityEvent`` lists has happened: with ``sender=SecurityEvent``, the *event*, the *address* that the
+request came from, the primary key of the *user* and the *memory_id*, as texts, each None if it is not known. The
+chat sends it in its event loop, so receivers neither wait nor use the database: they hand it on.
+"""
 
 answer_waits = Signal()
 """

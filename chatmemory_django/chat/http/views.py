@@ -69,6 +69,7 @@ from chatmemory_django.db.threads import (
 )
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
+from chatmemory_django.security import report_refusal
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -94,6 +95,7 @@ def answering(*methods: str) -> Callable[[View], View]:
                     if not isinstance(request, ASGIRequest):
                         await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
+                report_refusal(request, exc.status, str(exc), exc.event)
                 response = _refusal(exc)
             except StreamsUnavailableError as exc:
                 logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request

@@ -30,6 +30,7 @@ from chatmemory_django.db.row_codec import Address, Coder, UnknownKeyError, Unre
 from chatmemory_django.messages import ChatMessage, Content, FileReference, Image
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.message_codec import MissingFileError, StorageError
+from chatmemory_django.security import SecurityEvent, report
 
 _logger = logging.getLogger("chatmemory_django")
 
@@ -158,6 +159,8 @@ def _contents(found: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes],
     coder = row_codec.at(at)
     there = {sha256: file for sha256, file in found.items() if file[0] in stored}
     read = {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
+    if None in read.values():
+        report(SecurityEvent.ALTERED, user=None if at.owner is ... else at.owner, memory_id=at.memory_id)
     return {sha256: content for sha256, content in read.items() if content is not None}
 
 
