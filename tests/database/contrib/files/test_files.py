@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -407,6 +408,39 @@ def test_a_lost_file_is_an_error_that_names_the_message_or_a_text(storage, setti
     assert second == picture(2)
     memory.add(UserMessage("The conversation goes on"))
     memory.remove(1)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["all are late", "another one fails"])
+def test_a_save_that_ends_after_its_time_out_leaves_no_file(storage, settings, monkeypatch, fails):
+    goes_on, ended = threading.Event(), threading.Event()
+    save = type(storage)._save
+
+    def hanging(self, name, content):
+        if fails and content.read() == a_file(2):
+            raise OSError
+        content.seek(0)
+        goes_on.wait(10)
+        try:
+            return save(self, name, content)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(type(storage), "_save", hanging)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_TIMEOUT": 0.05}
+    with pytest.raises(StorageError, match="nothing is stored"):
+        a_memory().add(picture(1), picture(2))
+    goes_on.set()
+    assert ended.wait(10)
+
+    until(lambda: stored_in(storage) == [])
+    assert not MediaFile.objects.exists()
+
+
+def until(condition, seconds: float = 5) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
 
 
 ALTERED = {
