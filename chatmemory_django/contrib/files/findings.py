@@ -17,9 +17,8 @@ from chatmemory_django.contrib.files.models import BATCH, MAY_HAVE_FILES, MediaF
 from chatmemory_django.contrib.files.reading import contents_of
 from chatmemory_django.contrib.files.releasing import delete_files, release
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.isolation import as_now
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, UnreadableError
+from chatmemory_django.db.transactions import as_now, tried_again
 from chatmemory_django.models import Conversation, Message
 
 ORPHAN_AGE = datetime.timedelta(days=1)
