@@ -135,6 +135,7 @@ def traced() -> Figures:
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DATABASE_URL"] = f"sqlite:///{folder}/db.sqlite3"
+        os.environ.setdefault("DEBUG", "1")
         os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
         sys.path.insert(0, str(ROOT))
         import django

@@ -17,9 +17,11 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import Conversation, message_codec
+from chatmemory_django.models import Conversation, message_codec, stored_size
+from chatmemory_django.security import SecurityEvent, address_of, report
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -59,6 +61,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 class NotAllowedError(Exception):
     """A refused request of the chat: the HTTP *status* of the response, and a text for the client."""
+
+    event: SecurityEvent | None = None
+    """As what it is reported; None: as its status is."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -236,12 +241,34 @@ class AccessPolicy:
         """
         return None if message_codec.installed is None else message_codec.installed.quota()
 
-    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
+    def max_stored(self, request: HttpRequest) -> int | None:
         """
-        Raise ``ValueError`` if the user's files would have more bytes than allowed with those of *messages*.
+        Return how much the user's conversations may have altogether, as ``stored_size`` counts it; None for no limit.
+
+        By default, that is the setting ``STORAGE_QUOTA``.
+        """
+        return conf.general().STORAGE_QUOTA
+
+    def check_storage(self, request: HttpRequest, size: int) -> None:
+        """
+        Raise ``ValueError`` if the user's conversations would have more than ``max_stored`` with *size* more.
 
         In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
         """
+        limit = self.max_stored(request)
+        if limit is not None and (stored := stored_size(request.user.pk)) + size > limit:
+            report(SecurityEvent.QUOTA, request)
+            raise ValueError(
+                f"your conversations have {stored} bytes, and may have {limit} at most; erase some of them."
+            )
+
+    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
+        """
+        Raise ``ValueError`` if the user's conversations would have too much with *messages*, or their files too many
+        bytes: see ``check_storage``, and ``max_file_bytes``.
+        """
+        if messages:
+            self.check_storage(request, sum(len(message_to_json(message)) for message in messages))
         codec = message_codec.installed
         limit = None if codec is None else self.max_file_bytes(request)
         if codec is None or limit is None:
@@ -249,6 +276,7 @@ class AccessPolicy:
         found = [each.reference for message in messages for each in codec.take_out(message, None, "")[2]]
         size = sum({each.sha256: each.size for each in found}.values())
         if size and (stored := codec.stored_bytes(request.user.pk)) + size > limit:
+            report(SecurityEvent.QUOTA, request)
             raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
 
     def calls(self, request: HttpRequest) -> Any:
@@ -321,13 +349,10 @@ def client_address(request: HttpRequest) -> str:
     """
     Return the address by which a client is counted: the IPv4 address, or the IPv6 network of 64 bits.
 
-    Providers give such a network to each client, who may use all addresses in it. ``NUM_PROXIES`` proxies append to
-    ``X-Forwarded-For``. A client can write anything in front of that, and so evade the rates if all of it were trusted.
+    Providers give such a network to each client, who may use all addresses in it. See ``security.address_of``: a client
+    could evade the rates if all of ``X-Forwarded-For`` were trusted.
     """
-    proxies = conf.rest().NUM_PROXIES
-    addresses = [each.strip() for each in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if each.strip()]
-    remote: str = request.META.get("REMOTE_ADDR", "")
-    return _network(addresses[-min(proxies, len(addresses))] if proxies and addresses else remote)
+    return _network(address_of(request))
 
 
 def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
@@ -339,6 +364,7 @@ def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     are not to be refused: otherwise, one client could lock out all others at its address.
     """
     name = f"sign_in_{client_address(request)}"
+    report(SecurityEvent.CREDENTIALS, request)
     if account:  # hashed, since the key of a cache may be neither long nor have spaces
         name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return seconds_to_wait(name, conf.rest().THROTTLE_RATES.get("sign_in"))

@@ -223,6 +223,8 @@ class General(Section):
     """Whether the admin displays images from other servers instead of linking to them."""
     REMOTE_FILES: Annotated[Switch, "chatmemory.E010"] = True
     """Whether users may send the addresses of files on other servers, which models then load."""
+    STORAGE_QUOTA: Annotated[CountOrNone, "chatmemory.E014"] = None
+    """How many characters of texts and bytes of files the conversations of one user may have; None: no limit."""
     ACCESS_POLICY: Annotated[str, path_of("chatmemory_django.access.AccessPolicy"), "chatmemory.E024"] = (
         "chatmemory_django.access.AccessPolicy"
     )

@@ -1,5 +1,6 @@
 """
-Signals about changes of memories, and of answers that wait, sent after the change is committed; and about reads.
+Signals about changes of memories, and of answers that wait, sent after the change is committed; about reads; and about
+attacks.
 
 Those of memories are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read
 when they are accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database
@@ -23,6 +24,13 @@ conversations_read = Signal()
 A user has read conversations of others, in the admin or by REST, where the setting ``LOG_READS`` is on: with
 ``sender=Conversation``, the *reader*, a list of these *conversations*, and the *way*: "read", "listed", "searched" or
 "exported". It is sent once a request, before the response is. The admin's log is one of its receivers.
+"""
+
+security_event = Signal()
+"""
+What ``security.SecurityEvent`` lists has happened: with ``sender=SecurityEvent``, the *event*, the *address* that the
+request came from, the primary key of the *user* and the *memory_id*, as texts, each None if it is not known. The
+chat sends it in its event loop, so receivers neither wait nor use the database: they hand it on.
 """
 
 answer_waits = Signal()

@@ -11,6 +11,7 @@ import django
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+os.environ.setdefault("DEBUG", "1")
 os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
 django.setup()  # the reference imports models
 # autodoc imports with TYPE_CHECKING set; what is imported before, such as LangChain, is not affected.

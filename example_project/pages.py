@@ -18,11 +18,7 @@ from django.utils import translation
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
-from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
-from rest_framework.authtoken.views import ObtainAuthToken
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from chatmemory_django.access import count_wrong_credentials
 from chatmemory_django.chat.conf import chat_settings
@@ -33,6 +29,7 @@ from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
 from example_project.texts import TEXTS, WORDS
+from example_project.tokens import TokenView
 
 View = Callable[..., HttpResponseBase]
 
@@ -117,15 +114,6 @@ class SignIn(LoginView):
 
 
 sign_in = limited(translated(SignIn.as_view()))
-
-
-class TokenView(ObtainAuthToken):
-    """Tokens for apps and services."""
-
-    @extend_schema("token_create", tags=["tokens"], summary="Exchange a user name and a password for a token", auth=[])
-    def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Return the token of a user. It never expires; send it as `Authorization: Bearer …`."""
-        return super().post(request, *args, **kwargs)
 
 
 token = limited(TokenView.as_view())

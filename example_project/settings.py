@@ -8,13 +8,14 @@ from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-DEBUG = os.environ.get("DEBUG", "1") == "1"
+DEBUG = os.environ.get("DEBUG") == "1"  # as manage.py sets it, for the demo on your own machine
 KNOWN_KEY = "only good enough for a demo on your own machine"
 SECRET_KEY = os.environ.get("SECRET_KEY", KNOWN_KEY)
 if SECRET_KEY == KNOWN_KEY and not DEBUG:
     raise ImproperlyConfigured(
         "With DEBUG off, the environment variable SECRET_KEY must be a secret, such as the output of "
-        "python -c 'import secrets; print(secrets.token_urlsafe(50))'. The key of the demo is known to everyone."
+        "python -c 'import secrets; print(secrets.token_urlsafe(50))'. The key of the demo is known to everyone. "
+        "On your own machine, run manage.py, or set DEBUG=1."
     )
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
@@ -35,9 +36,24 @@ INSTALLED_APPS = [
     "chatmemory_django.contrib.adapters.records",
 ]
 
-# Without DEBUG, the site is served by HTTPS only: browsers remember that for a day.
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
-SECURE_HSTS_SECONDS = 0 if DEBUG else 86_400
+# Without DEBUG, the site is served by HTTPS only: browsers remember that for a year, and send its cookies to no other.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = not DEBUG
+SECURE_HSTS_SECONDS = 0 if DEBUG else 365 * 86_400
+SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = (f"{'' if DEBUG else '__Host-'}{name}" for name in ("sessionid", "csrftoken"))
+
+# Only behind a proxy that sets both headers, whatever the client has sent: otherwise, clients could choose them.
+BEHIND_PROXY = os.environ.get("BEHIND_PROXY") == "1"
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
 
 MIDDLEWARE = [
     "example_project.policy.ContentSecurityPolicyMiddleware",
@@ -120,7 +136,8 @@ SPECTACULAR_SETTINGS = {
 
 CHATMEMORY = {
     "MEMORY": "example_project.memories.memory_of",
-    "REST": {"FORMAT": "openai"},
+    "ACCESS_POLICY": "example_project.tokens.SitePolicy",
+    "REST": {"FORMAT": "openai", "NUM_PROXIES": int(BEHIND_PROXY)},
     "CHAT": {
         "ASSISTANT": "example_project.assistants.assistant",
         "IMAGE_DETAIL": "LOW",  # so that images fit in small memories

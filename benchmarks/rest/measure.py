@@ -61,7 +61,7 @@ def _client() -> RequestFactory:
     memory = get_chat_memory("memory", owner=user)
     for number in range(MESSAGES):
         memory.add((UserMessage if number % 2 else AiMessage)(f"Message {number}: " + "so it goes, " * 20))
-    return RequestFactory(headers={"Authorization": f"Token {token}"})
+    return RequestFactory(headers={"Authorization": f"Token {token}"}, **{"wsgi.url_scheme": "https"})
 
 
 def _measure(site: str, client: RequestFactory) -> list[list[str]]:

@@ -65,7 +65,9 @@ class Markdown:
             return None
         self._left -= len(text)
         self._parser.options["linkify"] = text.count("://") <= MAX_ADDRESSES
-        tokens = self._parser.parse(visible(text))
+        shown = visible(text)
+        (self._parser.enable if _cells(shown) <= len(shown) else self._parser.disable)("table")
+        tokens = self._parser.parse(shown)
         if any(token.nesting == 1 and token.level >= NESTING - 1 for token in tokens):
             return None
         html = nh3.clean(
@@ -77,6 +79,27 @@ class Markdown:
         )
         # Again, since entities such as "&#x202e;" are characters now. This adds no markup to what nh3 returned.
         return mark_safe(visible(html))  # noqa: S308
+
+
+def _cells(text: str) -> int:
+    """
+    Return how many cells the tables in *text* have at most, those included that are missing in its short rows.
+
+    These are added for each row, so that a few characters make thousands. A table with all of its cells has fewer than
+    characters.
+    """
+    cells = columns = 0
+    for line in text.split("\n"):
+        if not line.strip("> \t"):
+            columns = 0
+        elif "-" in line and _DELIMITERS.issuperset(line):
+            columns = max(columns, line.count("|") + 1)
+        cells += columns
+    return cells
+
+
+_DELIMITERS = frozenset("|:- \t>*+.)0123456789")
+"""The characters of the line under the head of a table, which may be in a quotation or a list."""
 
 
 def _parser() -> MarkdownIt:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import is_
 from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -79,13 +80,16 @@ its SHA-256 and size, behind "-" if the Base64 had the alphabet for URLs.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=:)")
 _REMOTE = re.compile(r"(?i:https?)://[^\x00-\x20\x7f<>\"\\^`{|}]+")
 _HOST = re.compile(r"[\w.:-]+")
-_BASE64 = re.compile(r"[A-Za-z0-9+/=_\s-]*")
+_DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(;[\w.+-]+=[\w.+,-]+){0,5};base64,", re.ASCII | re.IGNORECASE)
+_SVG = "image/svg+xml"
+_KINDS = {"image": "an image", "audio": "audio", "video": "a video", "pdf": "a PDF document"}
+"""What files can be, by the first part of their media types, and how that is called."""
 _ADDRESSES = frozenset({"image_url", "file_url"})
 _FILE_KINDS = re.compile("image|audio|video|file|document|media")
 
 
 class AddressError(ValueError):
-    """The error for an address that users may not send. *where* is its location in the message."""
+    """The error for a file, or its address, that users may not send. *where* is its location in the message."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(reason)
@@ -229,13 +233,19 @@ def is_remote(url: str) -> bool:
     return port != 0 and _HOST.fullmatch(parts.hostname or "") is not None
 
 
-def check_address(url: str, *, remote: bool = True) -> None:
+def check_address(url: str, *, remote: bool = True, kind: str | None = None) -> None:
     """
     Raise ``ValueError`` unless users may send *url* as the address of a file, which models and browsers then load.
 
-    It may be a data URL and, if *remote*, an http or https URL.
+    It may be a data URL, of what ``check_content`` accepts, and, if *remote*, an http or https URL.
     """
-    if url[:5].lower() == "data:" or (remote and is_remote(url)):
+    if url[:5].lower() == "data:":
+        match = _DATA.match(url)
+        if match is None:
+            raise ValueError("a data URL must have the form data:TYPE;base64,DATA.")
+        check_content(url[match.end() :], match[1].lower(), kind)
+        return
+    if remote and is_remote(url):
         return
     if is_remote(url):
         raise ValueError("it must be a data URL: this site does not accept the addresses of files on other servers.")
@@ -246,17 +256,55 @@ def check_address(url: str, *, remote: bool = True) -> None:
     raise ValueError(f"it must be an http or https URL, or a data URL; this one {seen}.")
 
 
+def check_content(given: str | bytes, stated: str | None = None, kind: str | None = None) -> None:
+    """
+    Raise ``ValueError`` unless users may send *given*, Base64 or bytes, as a file.
+
+    The Base64 is what computers write of it, so that all of it counts: what decoders accept besides, such as spaces, is
+    no file to who measures it. Its media type, if it is *stated*, and the *kind* of the content that has it are those
+    of the file, as far as that is seen. What has sound may also have pictures.
+    """
+    content = given if isinstance(given, bytes) else exactly_decoded(given)
+    if content is None:
+        raise ValueError("it must be Base64 of the standard alphabet, on one line, with its padding.")
+    if not content:
+        raise ValueError("the file is empty.")
+    if stated == _SVG:
+        raise ValueError("SVG is not accepted, since it can contain scripts; send a PNG, for example.")
+    claimed = None if not stated or stated == "application/octet-stream" else _kind(stated)
+    if kind and claimed and claimed != kind:
+        raise ValueError(f"its media type is {stated!r:.100}, but it is sent as {_KINDS[kind]}.")
+    found = _kind(file_type(content))
+    wanted = kind or claimed
+    if found and wanted and found != wanted and {found, wanted} != {"audio", "video"}:
+        raise ValueError(f"it is {_KINDS[found]}, but it is sent as {_KINDS.get(wanted, repr(stated))}.")
+
+
+def _kind(media_type: str) -> str:
+    return "pdf" if media_type == "application/pdf" else media_type.partition("/")[0]
+
+
+def exactly_decoded(encoded: str) -> bytes | None:
+    """Return the content of *encoded*, Base64; None if encoding it again gives something else."""
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    # The last group alone can be written in several ways; everything before it was checked.
+    return decoded if base64.b64encode(decoded[-(len(decoded) % 3 or 3) :]).decode() == encoded[-4:] else None
+
+
 def check_files(message: ChatMessage, *, remote: bool = True) -> None:
     """
-    Raise ``AddressError`` unless users may send the addresses of all files in *message*, see ``check_address``.
+    Raise ``AddressError`` unless users may send all files in *message*, see ``check_content``, and their addresses.
 
     Those in the attributes of a ``CustomMessage``, another framework's JSON, are checked, too.
     """
     for index, content in enumerate(contents_in(message)):
         source = source_of(content)
-        if source is not None and source.url is not None:
-            name = _NAMES[type(content)]
-            _check_at(f"contents[{index}].{name}.url", source.url, remote=remote)
+        if source is not None:
+            where = f"contents[{index}].{_NAMES[type(content)]}"
+            _check_source(where, source, _kind_of(content), remote=remote)
     if isinstance(message, CustomMessage):
         check_json_files(message.attributes, remote=remote, where="attributes")
 
@@ -273,15 +321,38 @@ def check_json_files(value: object, *, remote: bool = True, where: str = "") -> 
             path = f"{where}.{key}".removeprefix(".")
             if not isinstance(item, str):
                 check_json_files(item, remote=remote, where=path)
-            elif (
-                key in _ADDRESSES or (key == "url" and is_file) or (key == "file_data" and not _BASE64.fullmatch(item))
-            ):
-                _check_at(path, item, remote=remote)
+            elif key in _ADDRESSES or (key == "url" and is_file) or (key == "file_data" and ":" in item):
+                with _at(path):
+                    check_address(item, remote=remote, kind="image" if "image_url" in {key, where[-9:]} else None)
+            elif key == "file_data":
+                with _at(path):
+                    check_content(item)
 
 
-def _check_at(where: str, url: str, *, remote: bool) -> None:
+def _kind_of(content: Content | None) -> str:
+    return _SOURCES[type(content)].removesuffix("_file")
+
+
+def _check_source(where: str, source: Source, kind: str, *, remote: bool) -> None:
+    binary = source.binary_data if isinstance(source, Audio) else None
+    is_data = source.url is not None and source.url[:5].lower() == "data:"
+    if sum((is_data, source.base64_data is not None, binary is not None)) > 1:
+        raise AddressError(where, "it has several files; send one in each content.")
+    if source.url is not None:
+        with _at(f"{where}.url"):
+            check_address(source.url, remote=remote, kind=kind)
+    if source.base64_data is not None:
+        with _at(f"{where}.base64Data"):
+            check_content(source.base64_data, source.mime_type, kind)
+    if binary is not None:
+        with _at(f"{where}.binaryData"):
+            check_content(binary, source.mime_type, kind)
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
     try:
-        check_address(url, remote=remote)
+        yield
     except ValueError as exc:
         raise AddressError(where, str(exc)) from None
 

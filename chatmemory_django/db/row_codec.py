@@ -30,6 +30,10 @@ class UnreadableError(Exception):
     """What is stored cannot be read, or not be stored. The message never has a text or a key."""
 
 
+class UnknownKeyError(UnreadableError):
+    """What is stored is encoded with a key that the site does not have, and may be as it was stored."""
+
+
 class Address(NamedTuple):
     """Where rows of a conversation are, as far as that is known."""
 

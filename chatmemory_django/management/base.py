@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -55,7 +56,7 @@ class ConversationsCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
-            return super().execute(*args, **options)
+            return super().execute(*args, **parsed(self, options))
         except KeyboardInterrupt:
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
         except (OSError, UnreadableError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
@@ -89,6 +90,19 @@ class ConversationsCommand(BaseCommand):
     def progress(self, noun: str, total: int | None, verbosity: int) -> ProgressBar:
         """Return the progress of the command, out of *total* or of an unknown number."""
         return ProgressBar(self.stderr, noun, total, is_shown=verbosity > 0)
+
+
+def parsed(command: BaseCommand, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *options* of *command* as its parser does: ``call_command`` passes keyword arguments as they are."""
+    types = {each.dest: each.type for each in command.create_parser("", "")._actions if callable(each.type)}
+    result = dict(options)
+    for name, to_type in types.items():
+        if isinstance(value := options.get(name), (str, int)):
+            try:
+                result[name] = to_type(str(value))
+            except (ArgumentTypeError, ValueError) as exc:
+                raise CommandError(f"{name} is {value!r}: {exc}") from None
+    return result
 
 
 class ProgressBar:

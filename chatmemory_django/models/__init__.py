@@ -5,7 +5,13 @@ Every message is a row, written once. A conversation's memory begins at ``window
 be pinned in front of it. Evicting moves the start of the window, so it costs the same at any length of history.
 """
 
-from chatmemory_django.models.conversations import Conversation, ConversationQuerySet, new_expiry, new_memory_id
+from chatmemory_django.models.conversations import (
+    Conversation,
+    ConversationQuerySet,
+    new_expiry,
+    new_memory_id,
+    stored_size,
+)
 from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, Hour, OwnerField, SparseIndex, UtcNow
 from chatmemory_django.models.messages import Message, MessageQuerySet
 from chatmemory_django.models.remains import ErasedConversation
@@ -26,4 +32,5 @@ __all__ = [
     "UtcNow",
     "new_expiry",
     "new_memory_id",
+    "stored_size",
 ]

@@ -23,6 +23,7 @@ from django.db.models import (
     OuterRef,
     Q,
     Subquery,
+    Sum,
     TextField,
     Value,
     When,
@@ -45,7 +46,7 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.transactions import as_now, note_lock, tried_again
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import finding
+from chatmemory_django.models import finding, message_codec
 from chatmemory_django.models.alternatives import Place, children_of, places_of
 from chatmemory_django.models.copies import forget_copies
 from chatmemory_django.models.fields import (
@@ -93,6 +94,11 @@ def new_expiry() -> datetime.datetime:
     if period is None:
         raise ValueError("This site has no temporary conversations: CHATMEMORY['RETENTION'] does not set TEMPORARY.")
     return to_moment(datetime.datetime.now(datetime.UTC) + period)
+
+
+def unexpired(moment: datetime.datetime) -> Q:
+    """Return the condition for conversations that are not temporary, or whose time has not passed at *moment*."""
+    return Q(expires_at=None) | Q(expires_at__gt=to_moment(moment))
 
 
 # A window that begins at 2 may have been preceded only by the message that is pinned in front of it.
@@ -143,7 +149,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
 
     def unexpired_at(self, moment: datetime.datetime) -> Self:
         """Return conversations that are not temporary, or whose time has not passed at *moment*, an aware datetime."""
-        return self.filter(Q(expires_at=None) | Q(expires_at__gt=to_moment(moment)))
+        return self.filter(unexpired(moment))
 
     def with_evictions(self) -> Self:
         """Return conversations with messages that are no longer in the memory. Reads no messages."""
@@ -271,6 +277,32 @@ def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> 
         update_fields=["memory_id"],
         unique_fields=["memory_id"] if can_name_target else None,
     )
+
+
+def stored_size(owner: Any, using: str | None = None) -> int:
+    """
+    Return how much the conversations of the user with the key *owner* have: the characters of texts and metadata, and
+    the bytes of files.
+
+    In a transaction, others who ask this for the user wait until it ends. It reads the sizes of all of their messages.
+    """
+    using = using or router.db_for_write(Conversation)
+    own = Conversation.objects.using(using).filter(owner=owner)
+    lock_first(own)
+    rows = Message.objects.using(using).filter(conversation__in=own.order_by().values("pk"))
+    size = rows.total_size() + (own.with_size().aggregate(total=Sum("size"))["total"] or 0)
+    codec = message_codec.installed
+    return size + (0 if codec is None else codec.stored_bytes(owner, using))
+
+
+def lock_first(conversations: ConversationQuerySet) -> None:
+    """
+    In a transaction, let others who lock the first of *conversations*, those of one owner, wait until it ends.
+
+    Call this before another conversation is locked, as who locks several does it in their order.
+    """
+    if connections[conversations.db].in_atomic_block:
+        list(conversations.order_by("pk").select_for_update().values_list("pk")[:1])
 
 
 def has_message_containing(text: str, types: Collection[MessageType] | None = None) -> Exists:
@@ -464,6 +496,11 @@ class Conversation(models.Model):
     def is_temporary(self) -> bool:
         """Whether the conversation is erased at a time that was set when it began, whatever is written to it."""
         return self.expires_at is not None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time has passed: it is erased with the next prune, and nobody is shown it until then."""
+        return self.expires_at is not None and aware(self.expires_at) <= timezone.now()
 
     @property
     def kept_until(self) -> datetime.datetime | None:

@@ -28,12 +28,12 @@ class StorageError(Exception):
 
 
 class MissingFileError(StorageError):
-    """A file of a message is not in the storage."""
+    """A file of a message is not in the storage, or not as it was stored."""
 
     def __init__(self, memory_id: str, sequence: int, index: int | None) -> None:
         where = "A file in the attributes or the original" if index is None else f"The file at {index} in the contents"
         super().__init__(
-            f"{where} of message {sequence} of {memory_id!r} is not in the storage. "
+            f"{where} of message {sequence} of {memory_id!r} is not in the storage, or not as it was stored. "
             "Restore it, remove the message, or set CHATMEMORY['MEDIA_MISSING'] to 'placeholder'."
         )
         self.memory_id = memory_id
@@ -138,8 +138,12 @@ class MessageCodec(Protocol):
     def keys(self, conversations: Any) -> Iterable[str]:
         """Return the key of each file of *conversations*, a queryset; empty for those that are stored as they are."""
 
-    def check(self, using: str, report: Callable[[str], object], *, repair: bool) -> int:
-        """Report what ``check_chatmemory`` prints of the files in the database *using*; return how much is wrong."""
+    def check(self, using: str, report: Callable[[str], object], *, repair: bool, read: bool = False) -> int:
+        """
+        Report what ``check_chatmemory`` prints of the files in the database *using*; return how much is wrong.
+
+        With *read*, each file is read.
+        """
 
 
 installed: MessageCodec | None = None

@@ -19,6 +19,7 @@ from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
+    ForbiddenTypeError,
     ImportLimits,
     JsonLinesError,
     check_lines,
@@ -35,6 +36,7 @@ __all__ = [
     "ConversationExistsError",
     "Each",
     "Finding",
+    "ForbiddenTypeError",
     "ImportLimits",
     "Invariant",
     "JsonLinesError",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from chatmemory_django.core.excerpts import ELLIPSIS
 from chatmemory_django.core.limits import MAX_INTEGER, is_storable, memory_key
@@ -19,6 +20,7 @@ from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.messages import beginning_of_text
 from chatmemory_django.operations.searching import find_messages
 
@@ -154,7 +156,8 @@ class Recall:
         return found
 
     def _earlier(self, owner: AbstractBaseUser | AnonymousUser, memory_id: object) -> QuerySet[Conversation]:
-        owned = self.conversations.filter(owner=owner.pk) if owner.is_authenticated else self.conversations.none()
+        kept = unexpired(timezone.now())
+        owned = self.conversations.filter(kept, owner=owner.pk) if owner.is_authenticated else self.conversations.none()
         present = {memory_key(each) for each in (self.memory_id, memory_id) if each is not None}
         return owned.exclude(memory_id__in=present)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,7 @@ from chatmemory_django.operations import admin_log, asynchronous, export, fork
 from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
+from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem, protected
@@ -46,7 +48,9 @@ from chatmemory_django.rest.serializers import (
     NewMemorySerializer,
     RemovedSerializer,
     is_same,
+    json_size,
     shown_rows,
+    size_of,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -101,6 +105,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         using = router.db_for_write(Conversation)
         try:
             with transaction.atomic(using=using):
+                self.check_quota(size=json_size(wanted.get("metadata")))
                 conversation.save(using=using, force_insert=True)
         except IntegrityError:
             conversation = self._existing(wanted)
@@ -113,7 +118,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing("change") as conversation:
+        with self.changing("change", size=json_size(wanted.get("metadata"))) as conversation:
             # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.
             hidden = set() if self.readable_types else {"title"}
             changed = [
@@ -188,6 +193,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if not self.policy.may_set_memory(request):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
+        refuse_types(messages, self.policy.writable_types(request))
         with self.changing("set", adds=messages) as conversation:
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
@@ -209,7 +215,9 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def fork(self, request: Request, memory_id: str) -> Response:
         """Copy a conversation up to a message. The copy has the memory of that point, and the same owner."""
         wanted = self.body
-        with self.changing("add") as conversation, found_at("$.through"):
+        is_bounded = self.policy.max_stored(request) is not None
+        size = self.find("add").messages.total_size() if is_bounded else 0
+        with self.changing("add", size=size) as conversation, found_at("$.through"):
             window = get_chat_memory(conversation.memory_id).window()
             try:
                 forked = fork(conversation, wanted.get("memory_id"), through=wanted.get("through"), window=window)
@@ -302,8 +310,12 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return conversation.read(memory, lambda messages: shown_rows(messages, self.message_serializer_class) or [])
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
-        rows = []
-        for each in remembered.sent():
+        sent, rows = remembered.sent(), []
+        inline = self.query.get("media") == "inline"
+        sizes = accumulate(size_of(each.row, each.message, inline=inline) for each in reversed(sent))
+        # The newest ones, as on a page of the history.
+        fitting = sum(size <= conf.rest().MAX_PAGE_CHARACTERS for size in sizes) or 1
+        for each in sent[-fitting:]:
             row: Any = each.row
             row.sent, row.token_count = each.message, each.tokens
             rows.append(row)
@@ -312,7 +324,13 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         serializer = self.message_serializer_class(rows, many=True, context=context)
         window = memory.window()
         unit = "messages" if window.estimator is None else "tokens"
-        return {"messages": serializer.data, "limit": window.limit, "evict_to": window.evict_to, "unit": unit}
+        return {
+            "messages": serializer.data,
+            "left_out": [each.row.sequence for each in sent[:-fitting]],
+            "limit": window.limit,
+            "evict_to": window.evict_to,
+            "unit": unit,
+        }
 
 
 def _taken() -> Problem:

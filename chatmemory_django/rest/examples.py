@@ -65,7 +65,14 @@ NEW_MESSAGES: dict[str, Any] = {
 }
 STORED_MESSAGES = {"messages": [STORED]}
 NEW_MEMORY = {"messages": [{"message": {"role": "system", "content": "They ask for order 4711."}}, {"message": ASKED}]}
-MEMORY = {"messages": [STORED], "limit": 20, "evict_to": None, "unit": "messages", "explanation": [EXPLAINED]}
+MEMORY = {
+    "messages": [STORED],
+    "left_out": [],
+    "limit": 20,
+    "evict_to": None,
+    "unit": "messages",
+    "explanation": [EXPLAINED],
+}
 FROM = {"to": 1}
 FORK = {"through": 1}
 REMOVED = {"removed": [2]}

@@ -41,6 +41,7 @@ from chatmemory_django.rest.serializers import (
     RemovedSerializer,
     StoredMessagesSerializer,
     is_same,
+    json_size,
     shown_rows,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
@@ -134,7 +135,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         Other keys are kept, and null removes a key.
         """
         changes = self.body.get("metadata", {})
-        with self.changing("write", check=False) as conversation:
+        with self.changing("write", check=False, size=json_size(changes)) as conversation:
             row = self.find_message(conversation)
             self.check_match()
             if row.type not in self.readable_types:

@@ -19,6 +19,7 @@ from rest_framework.views import set_rollback
 
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.models.message_codec import StorageError
+from chatmemory_django.security import report_refusal
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -93,6 +94,7 @@ def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None
             return None
         return _unexpected(exc, context["request"]._request)
     set_rollback()
+    report_refusal(context["request"]._request, exc.status_code, str(exc.detail))
     return _response(exc)
 
 

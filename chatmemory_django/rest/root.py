@@ -11,14 +11,15 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from chatmemory_django.models import stored_size
 from chatmemory_django.operations.searching import find_messages
 from chatmemory_django.rest.pagination import RankedPagination
 from chatmemory_django.rest.problems import InvalidQuery
 from chatmemory_django.rest.queries import SearchQuery
-from chatmemory_django.rest.serializers import HitSerializer, RootSerializer
+from chatmemory_django.rest.serializers import HitSerializer, RootSerializer, StorageSerializer
 from chatmemory_django.rest.views import ChatMemoryView
 
-LISTED = ("conversations", "messages", "import")
+LISTED = ("conversations", "messages", "storage", "import")
 """The paths below the root that need no memory id."""
 
 
@@ -38,6 +39,18 @@ class RootView(ChatMemoryView):
         if (chat := chat_path()) is not None:
             found["chat"] = chat
         return Response({name: request.build_absolute_uri(path) for name, path in found.items()})
+
+
+class StorageView(ChatMemoryView):
+    """What the user stores."""
+
+    tag = "usage"
+    serializer_class: Any = StorageSerializer
+
+    @extend_schema("storage_retrieve")
+    def get(self, request: Request) -> Response:
+        """Return how much the user stores, texts and files together, and may store."""
+        return Response({"stored": stored_size(request.user.pk), "limit": self.policy.max_stored(request)})
 
 
 class SearchView(ChatMemoryView):

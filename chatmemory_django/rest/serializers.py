@@ -11,6 +11,7 @@ from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from chatmemory_django import conf
+from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.excerpts import snippet
 from chatmemory_django.core.limits import (
     MAX_CLIENT_MESSAGE_ID_LENGTH,
@@ -273,6 +274,10 @@ class MemorySerializer(serializers.Serializer[Any]):
     """What the model would be sent now, and why."""
 
     messages = MessageSerializer(many=True)
+    left_out = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="The sequences of older messages that are sent, too, but are too much for one response.",
+    )
     limit = serializers.IntegerField()
     evict_to = serializers.IntegerField(
         allow_null=True, help_text="What is left once the limit was exceeded; null: as much as fits."
@@ -322,12 +327,23 @@ class RootSerializer(serializers.Serializer[Any]):
 
     conversations = serializers.URLField()
     messages = serializers.URLField()
+    storage = serializers.URLField()
     usage = serializers.URLField(required=False, help_text="Only if the chat's app is installed.")
     chat = serializers.URLField(required=False, help_text="Only if the site has the chat.")
 
     def get_fields(self) -> dict[str, Any]:
         """See ``Serializer``. The name of the import is a keyword of Python."""
         return {**super().get_fields(), "import": serializers.URLField()}
+
+    def to_representation(self, found: Any) -> dict[str, Any]:
+        return dict(found)
+
+
+class StorageSerializer(serializers.Serializer[Any]):
+    """What the user's conversations take."""
+
+    stored = serializers.IntegerField(help_text="The characters of texts and metadata, and the bytes of files.")
+    limit = serializers.IntegerField(allow_null=True, help_text="How much it may be; null for no limit.")
 
     def to_representation(self, found: Any) -> dict[str, Any]:
         return dict(found)
@@ -413,6 +429,19 @@ def shown_rows(
         return models
     rows = read(messages.values_list(*SHOWN, named=True))
     return None if rows is None else [ShownRow(*row) for row in rows]
+
+
+def json_size(metadata: Any) -> int:
+    """Return how many bytes *metadata* has as JSON; 0 for none."""
+    return len(msgspec.json.encode(metadata)) if metadata else 0
+
+
+def size_of(row: Any, message: ChatMessage, *, inline: bool) -> int:
+    """Return about how many characters are shown of *row* and its *message*, with files *inline* or without."""
+    size = len(row.text) + json_size(row.metadata)
+    if row.payload is None:
+        return size + len(row.text)
+    return size + len(row.payload if inline else message_to_json(without_files(message, str)))
 
 
 def is_same(one: Any, other: Any) -> bool:

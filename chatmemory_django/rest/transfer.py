@@ -6,7 +6,7 @@ import tempfile
 from http import HTTPStatus
 from typing import Any
 
-from django.db import router
+from django.db import router, transaction
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions
@@ -18,6 +18,7 @@ from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import (
     ConversationExistsError,
+    ForbiddenTypeError,
     ImportLimits,
     JsonLinesError,
     check_lines,
@@ -73,7 +74,9 @@ class ImportView(ChatMemoryView):
             spooled.seek(0)
             imported.clear()
             options: dict[str, Any] = {"rename": rename, "limits": limits, "using": using, "each": note}
-            import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
+            with transaction.atomic(using=using):
+                self.check_quota(size=size)
+                import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
 
         settings = conf.rest()
         limits = ImportLimits(
@@ -85,13 +88,14 @@ class ImportView(ChatMemoryView):
             max_metadata_bytes=settings.MAX_METADATA_BYTES,
             uuids_only=not self.policy.may_name(request),
             remote_files=self.policy.may_link_files(request),
+            types=self.policy.writable_types(request),
             max_file_bytes=self.policy.max_file_bytes(request),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             # A slow client blocks no one: the database is not used before the whole body has arrived.
             for chunk in bounded(stream, settings.MAX_IMPORT_BYTES) if stream else ():
                 spooled.write(chunk)
-            if not spooled.tell():
+            if not (size := spooled.tell()):
                 raise invalid("$", "The request has no body.", "required")
             try:
                 spooled.seek(0)
@@ -99,6 +103,8 @@ class ImportView(ChatMemoryView):
                 tried_again(using, store)
             except ConversationExistsError as exc:
                 raise Problem(HTTPStatus.CONFLICT, "exists", exc.reason, f"line {exc.line}") from None
+            except ForbiddenTypeError as exc:
+                raise Problem(HTTPStatus.FORBIDDEN, "forbidden_type", exc.reason, f"line {exc.line}") from None
             except JsonLinesError as exc:
                 # A frame of its traceback holds the error itself, and another one the line, which may be very long.
                 exc.__traceback__ = None

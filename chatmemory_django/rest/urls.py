@@ -7,7 +7,7 @@ from rest_framework.routers import Route, SimpleRouter
 
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.messages import MessageViewSet
-from chatmemory_django.rest.root import RootView, SearchView
+from chatmemory_django.rest.root import RootView, SearchView, StorageView
 from chatmemory_django.rest.transfer import ImportView
 
 app_name = "chatmemory"
@@ -40,6 +40,7 @@ urlpatterns = [
     re_path("^$", RootView.as_view(), name="root"),
     *router.urls,
     re_path(r"^messages/?$", SearchView.as_view(), name="search"),
+    re_path(r"^storage/?$", StorageView.as_view(), name="storage"),
     re_path(r"^import/?$", ImportView.as_view(), name="import"),
     *(import_string("chatmemory_django.chat.rest.urlpatterns") if apps.is_installed("chatmemory_django.chat") else ()),
 ]

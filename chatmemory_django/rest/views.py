@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django.db import DEFAULT_DB_ALIAS, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase
+from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.decorators import method_decorator
 from django.utils.http import parse_etags
@@ -34,6 +35,7 @@ from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.operations import Receipt, admin_log, erase
 from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.private import private_view
@@ -227,24 +229,29 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.conversation
 
     @contextmanager
-    def changing(self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = ()) -> Iterator[Conversation]:
+    def changing(
+        self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = (), size: int = 0
+    ) -> Iterator[Conversation]:
         """
         Lock the conversation that the URL refers to in a transaction, to do *verb* to it.
 
-        If ``If-Match`` does not match, the response is 412; 400 if the user may not have the files of what it *adds*.
+        If ``If-Match`` does not match, the response is 412; 400 if the user may not have what it *adds*, or *size*
+        characters more.
         """
         using = router.db_for_write(Conversation)
         with transaction.atomic(using=using):
-            self.check_quota(adds)
+            self.check_quota(adds, size)
             self.conversation = self._found(verb, self.get_conversations(verb).using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
 
-    def check_quota(self, messages: Iterable[ChatMessage]) -> None:
-        """Respond 400 if the user may not have the files of *messages*, see ``AccessPolicy.check_quota``."""
+    def check_quota(self, messages: Iterable[ChatMessage] = (), size: int = 0) -> None:
+        """Respond 400 if the user may not have *messages*, or *size* more: see ``AccessPolicy.check_quota``."""
         try:
             self.policy.check_quota(self.request, *messages)
+            if size:
+                self.policy.check_storage(self.request, size)
         except ValueError as exc:
             raise invalid("$", sentence(exc)) from None
 
@@ -304,7 +311,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     def get_conversations(self, verb: Verb) -> Any:
         """Return the conversations to which the user may do *verb*, without duplicates. Subclasses may filter them."""
-        rows = self.policy.conversations(self.request, verb)
+        rows = self.policy.conversations(self.request, verb).filter(unexpired(timezone.now()))
         joined = sum(
             count > 0 for count in rows.query.alias_refcount.values()
         )  # 0 for joins that turned out to be unnecessary

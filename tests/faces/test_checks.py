@@ -294,6 +294,16 @@ class TestEachCheck:
         assert isinstance(message, Error)
         assert message.id == "chatmemory.E013"
         assert message.msg == f"CHATMEMORY['LOG_READS'] must be True or False, not {value!r}."
+        assert message.hint == "Remove it to use the default of False."
+
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "1 GB", True], ids=repr)
+    def test_E014_the_quota_is_no_number(self, settings, value):
+        [message] = found(settings, STORAGE_QUOTA=value)
+
+        assert isinstance(message, Error)
+        assert message.id == "chatmemory.E014"
+        assert message.msg == f"CHATMEMORY['STORAGE_QUOTA'] must be a whole number above 0, or None, not {value!r}."
+        assert message.hint == "Remove it to use the default of None."
 
     @pytest.mark.parametrize("value", [5, "5", "5/month", {}], ids=repr)
     def test_E025_the_rate_of_mcp_is_not_a_rate(self, settings, value):
@@ -355,7 +365,7 @@ class TestEachCheck:
                 f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, {Encryption.key}, KEEP_HISTORY, "
                 "LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, "
                 "MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, "
-                "REST, RETENTION.",
+                "REST, RETENTION, STORAGE_QUOTA.",
             ),
         ],
         ids=["misspelt", "invented"],

@@ -640,3 +640,42 @@ def test_each_describes_itself_and_its_options(name: str):
     assert command.help.endswith(".")
     assert all(option.help for option in options)
     assert "--database" in [string for option in options for string in option.option_strings]
+
+
+class TestKeywordArguments:
+    """``call_command`` does not pass them to the parser, so the command does what that does."""
+
+    @pytest.mark.parametrize("days", [1_000, "1000", timedelta(days=1_000)], ids=repr)
+    def test_periods_are_days(self, days, db):
+        out = io.StringIO()
+
+        call_command("prune_chatmemory", idle=days, history_older_than=days, stdout=out, verbosity=0)
+
+        assert "Erased 0 idle or temporary conversations and 0 old messages" in out.getvalue()
+
+    def test_wrong_ones_are_errors_of_the_command(self, db):
+        with pytest.raises(CommandError, match="idle is 'soon': "):
+            call_command("prune_chatmemory", idle="soon", verbosity=0)
+
+    @pytest.mark.parametrize("to_path", [str, Path])
+    def test_files_are_paths(self, to_path, tmp_path, db):
+        output = tmp_path / "a.jsonl"
+
+        call_command("export_chatmemory", output=to_path(output), verbosity=0)
+
+        assert output.exists()
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("check_chatmemory", {"repair": True, "files": True}),
+            ("recount_chatmemory", {"memory_ids": None}),
+            ("erase_chatmemory", {"user": "ann"}),
+            ("export_chatmemory", {"form": "text"}),
+            ("run_chatmemory", {"once": True, "concurrency": "2"}),
+        ],
+    )
+    def test_each_command_takes_them(self, name, options, db, django_user_model):
+        django_user_model.objects.create_user("ann")
+
+        call_command(name, **options, stdout=io.StringIO(), stderr=io.StringIO())

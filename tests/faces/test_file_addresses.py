@@ -148,7 +148,29 @@ FACES = (
     by_import_of_a_framework,
     by_chat,
 )
-STORING = tuple(send for send in FACES if send is not by_openai_as_a_file)  # an item that takes a permission
+STORING = tuple(send for send in FACES if send not in {by_openai_as_a_file, by_import_of_a_framework})
+"""Those that take no permission to add messages of every type."""
+
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\xff\xfe\xfd" * 99 + b"12").decode()
+PDF = base64.b64encode(b"%PDF-1.7 and so on").decode()
+WRONG = {
+    "spaces": f"data:image/png;base64, {PICTURE}",
+    "line breaks": f"data:image/png;base64,{PICTURE[:76]}\r\n{PICTURE[76:]}",
+    "no padding": f"data:image/png;base64,{PICTURE.rstrip('=')}",
+    "too much padding": f"data:image/png;base64,{PICTURE}=",
+    "another end of the same file": f"data:image/png;base64,{PICTURE[:-3]}B==",
+    "the alphabet for URLs": f"data:image/png;base64,{PICTURE.translate(str.maketrans('+/', '-_'))}",
+    "no Base64": "data:image/png;base64,%%%",
+    "not even claimed to be": "data:image/png,%89PNG%0D%0A%1A%0A",
+    "text": "data:,x",
+    "nothing": "data:image/png;base64,",
+    "a page": "data:text/html;base64,PHNjcmlwdD4=",
+    "a page as it is": "data:text/html,<script>alert(1)</script>",
+    "a drawing": "data:image/svg+xml;base64,PHN2Zz48L3N2Zz4=",
+    "a document as an image": f"data:image/png;base64,{PDF}",
+    "an image as a document": f"data:application/pdf;base64,{PICTURE}",
+}
+"""Data URLs of an image that are not what computers write, or not of what they say."""
 
 
 @pytest.mark.parametrize("send", FACES)
@@ -162,6 +184,43 @@ def test_other_addresses_are_refused_with_their_scheme(send, ann):
         assert reason in response.content.decode().replace("\\\\", "\\"), url
         assert len(url) < 8 or url not in response.content.decode()
     assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("send", STORING)
+def test_a_file_is_the_base64_that_computers_write_of_it_and_what_its_type_claims(send, wrong, ann):
+    response = send(ann, WRONG[wrong])
+
+    assert response.status_code == 400, response.content
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "where"),
+    [
+        ("IMAGE", {"image": {"base64Data": f" {PICTURE}"}}, ".image.base64Data"),
+        ("IMAGE", {"image": {"base64Data": PICTURE, "mimeType": "text/html"}}, ".image.base64Data"),
+        ("IMAGE", {"image": {"base64Data": PICTURE, "url": PNG}}, ".image"),
+        ("IMAGE", {"image": {"base64Data": PDF}}, ".image.base64Data"),
+        ("PDF", {"pdfFile": {"base64Data": PICTURE}}, ".pdfFile.base64Data"),
+        ("AUDIO", {"audio": {"binaryData": PDF}}, ".audio.binaryData"),
+        ("AUDIO", {"audio": {"binaryData": PDF, "base64Data": PDF}}, ".audio"),
+        ("VIDEO", {"video": {"url": f"data:video/mp4;base64,{PDF}"}}, ".video.url"),
+    ],
+)
+def test_a_content_has_one_file_and_of_its_kind(ann, kind, source, where):
+    response = _posted(ann, {"messages": [{"message": {"type": "USER", "contents": [{"type": kind, **source}]}}]})
+
+    assert response.status_code == 400
+    assert response.json()["errors"][0]["path"] == f"$.messages[0].message.contents[0]{where}"
+    assert not Message.objects.exists()
+
+
+def test_sound_may_come_in_the_containers_of_videos(ann):
+    webm = base64.b64encode(b"\x1aE\xdf\xa3 and so on").decode()
+    sound = {"type": "AUDIO", "audio": {"base64Data": webm, "mimeType": "audio/webm"}}
+
+    assert _posted(ann, {"messages": [{"message": {"type": "USER", "contents": [sound]}}]}).status_code == 201
 
 
 @pytest.mark.parametrize("send", STORING)

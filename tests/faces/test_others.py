@@ -5,7 +5,9 @@ What REST answers to each of its users is in ``rest.test_access``, what staff ma
 ``test_permissions``.
 """
 
+import asyncio
 import json
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from django.test import Client
 from django.urls import resolve
+from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat import urls as chat_urls
@@ -20,6 +23,7 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.contrib.openai_api import urls as openai_urls
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.recall import Recall
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest import urls as rest_urls
 from tests.faces.chat.scripted import ScriptedModel
@@ -238,6 +242,29 @@ def test_a_conversation_of_another_user_is_as_one_that_does_not_exist(face, name
                 before = state()
     assert wrong == {}
     assert state() == before
+
+
+@pytest.mark.parametrize("face", ["rest", "openai", "chat", "mcp"])
+@pytest.mark.parametrize("is_superuser", [False, True], ids=["owner", "superuser"])
+def test_a_temporary_one_whose_time_has_passed_is_as_one_that_does_not_exist_before_it_is_erased(face, is_superuser):
+    ann = User.objects.create_user("ann")
+    asking = User.objects.create_superuser("root") if is_superuser else ann
+    begin(THEIRS, ann)
+    item, caller = item_of(ann), Caller(face, asking)
+    Conversation.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    before, wrong = state(), {}
+    asked = Row("post", "", 404, 200, {"id": THEIRS, "messages": [QUESTION]})
+    for row in (*FACES[face], *([asked] if face == "chat" and not is_superuser else [])):
+        hidden = row.hidden if isinstance(row.hidden, set) else {row.hidden}
+        status, body = caller(row, THEIRS, item)
+        if status not in hidden or SECRET in body:
+            wrong[row.verb, row.path] = status, body[:200]
+        if state() != before:
+            wrong[row.verb, row.path] = status, "changed something"
+            before = state()
+    assert wrong == {}
+    assert "no earlier conversation" in asyncio.run(Recall(ann).aread_conversation(THEIRS, 1))
+    assert SECRET not in Recall(ann).search_conversations(SECRET)
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -23,6 +23,7 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.runs.answer import InterruptedAnswerError
+from chatmemory_django.security import SecurityEvent
 from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,9 @@ def refused(error: Exception, rejected: Rejection | None = None) -> NotAllowedEr
     """Return the response to a question whose answer failed with *error* before it began; see ``explained``."""
     headers = {"Retry-After": f"{error.retry_after:.0f}"} if isinstance(error, BudgetExceededError) else {}
     status, text = explained(error, rejected)
-    return NotAllowedError(status, text, **headers)
+    made = NotAllowedError(status, text, **headers)
+    made.event = SecurityEvent.BUDGET if isinstance(error, BudgetExceededError) else None
+    return made
 
 
 def log_failure(error: Exception, memory_id: object) -> None:

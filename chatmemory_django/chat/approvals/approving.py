@@ -36,6 +36,7 @@ from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
 from chatmemory_django.messages import ChatMessage, MessageType, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.operations.one_by_one import in_lock, messages_of, write
+from chatmemory_django.security import SecurityEvent, report
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -186,7 +187,11 @@ def decide(
     """
     for decision in decisions:
         _check_reason(decision.reason)
-    return _locked(conversations, memory_id, partial(_decide, decisions, by, may or partial(may_decide, by)))
+    try:
+        return _locked(conversations, memory_id, partial(_decide, decisions, by, may or partial(may_decide, by)))
+    except (NotPendingError, PermissionDenied):
+        report(SecurityEvent.DECISION, user=None if by is None else by.pk, memory_id=memory_id)
+        raise
 
 
 def claim(

@@ -67,6 +67,7 @@ class ModelCallAdmin(admin.ModelAdmin):
         calls: Any = self.get_queryset(request)
         if owner:
             calls = calls.filter(owner__in=_pks(owner))
+        known = _names_of([owner]).get(owner) if owner else None  # the page does not repeat what is in its address
 
         def rows(by: By) -> list[Usage]:
             return list(usage(calls, by, since=since, until=until, limit=SHOWN))
@@ -92,12 +93,12 @@ class ModelCallAdmin(admin.ModelAdmin):
         context = {
             **self.admin_site.each_context(request),
             "title": _("Usage"),
-            "subtitle": _names_of([owner]).get(owner, owner) if owner else None,
+            "subtitle": (known or _("Unknown")) if owner else None,
             "opts": self.opts,
             "media": self.media,
             "days": days,
             "periods": PERIODS,
-            "owner": owner,
+            "owner": owner if known else "",
             "spending": read_spending(calls, [row.key for row in models], since, until) if models else None,
             "tables": tables,
             **(extra_context or {}),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from msgspec.structs import replace
 
@@ -37,6 +38,7 @@ from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.message_codec import StorageError
 
 if TYPE_CHECKING:
@@ -109,19 +111,19 @@ def _checked(request: HttpRequest) -> Admission:
         memory_id = policy.memory_id(request, posted.id)
         # From the primary database: a replica may not have the last answer yet. What else is needed of it is read then.
         found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
-        columns = ("memory_id", "owner", "forgotten_through", "assistant", "next_sequence", "fence")
+        columns = ("memory_id", "owner", "forgotten_through", "assistant", "next_sequence", "fence", "expires_at")
         conversation = next(iter(found.only(*columns)), None)
         choose = partial(_chosen, request, content, posted.id, memory_id, posted.assistant_name)
         is_others = conversation is not None and conversation.owner_id != user.pk
         files = FileAddresses.of(request, request.path, posted.id, memory_id)
-        question = posted.question() if is_others else posted.question(partial(stored_file, conversation, files))
+        check = partial(check_files, remote=policy.may_link_files(request))
+        question = posted.question() if is_others else posted.question(partial(stored_file, conversation, files), check)
         if isinstance(question, PostedAnswer):
             allowed = policy.conversations(request, "view").using(found.db)
             conversation = conversation or allowed.filter(memory_id=posted.id).first()  # staff know no other id
         elif is_others:
             raise NotAllowedError(404, "There is no such chat.")
         elif question.message is not None:
-            check_files(question.message, remote=policy.may_link_files(request))
             policy.check_quota(request, question.message)
     except StorageError:
         raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None
@@ -129,6 +131,8 @@ def _checked(request: HttpRequest) -> Admission:
         raise NotAllowedError(400, f"{exc.where}: {exc}") from None
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
+    if conversation is not None and conversation.has_expired:
+        raise NotAllowedError(404, "There is no such chat.")
     if isinstance(question, PostedAnswer):
         return _decided(policy, request, conversation, question, choose)
     if posted.is_regenerate:
@@ -268,6 +272,12 @@ def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[Access
     if wait := seconds_to_wait(f"chat_{kind}_{user.pk}", rate):
         raise NotAllowedError.too_often(wait)
     return policy, user
+
+
+def own_conversation(user: AbstractBaseUser, memory_id: str) -> Conversation | None:
+    """Return the conversation of *user* with this memory id; None if there is none, or if its time has passed."""
+    own = Conversation.objects.filter(unexpired(timezone.now()), memory_id=memory_id, owner=user.pk)
+    return own.first()
 
 
 def entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:

@@ -27,7 +27,7 @@ from chatmemory_django.core.limits import (
     check_values,
     checked_client_message_id,
 )
-from chatmemory_django.core.media import source_of
+from chatmemory_django.core.media import AddressError, source_of
 from chatmemory_django.messages import Content, DetailLevel, UserMessage
 
 MAX_DECISIONS = 100
@@ -114,14 +114,19 @@ class Posted(msgspec.Struct, rename="camel"):
         """Whether an answer is to be generated again."""
         return self.trigger == "regenerate-message"
 
-    def question(self, stored_file: Callable[[str], Content | None] = _no_file) -> Question | PostedAnswer:
+    def question(
+        self,
+        stored_file: Callable[[str], Content | None] = _no_file,
+        check: Callable[[UserMessage], object] = lambda message: None,
+    ) -> Question | PostedAnswer:
         """
         Return the user's last message: nothing else that the client sends is trusted.
 
         With a ``trigger``, the list is all that the page shows, and the question has the ids of those before it. It is
         None if there is none to regenerate. If an answer with calls is last, return that: of an answer, the decisions
         and the outputs count with the ids of what they are for, and nothing else. *stored_file* returns the stored file
-        that the chat serves at a URL; None for any other URL. Raises ``ValueError`` with the path of what is invalid.
+        that the chat serves at a URL; None for any other URL. *check* is called with the message before they take
+        their place. Raises ``ValueError`` with the path of what is invalid.
         """
         checked_client_message_id(self.message_id or None, "$.messageId")
         found, path, earlier = self._last()
@@ -142,9 +147,12 @@ class Posted(msgspec.Struct, rename="camel"):
                 max_parts=settings.MAX_PARTS,
                 image_detail=DetailLevel[settings.IMAGE_DETAIL],
             )
+            check(message)
             message = _as_stored(message, stored) if stored else message
             name = checked_client_message_id(name, "$.id") if isinstance(name, str) and name else None
             _check_size(len(message_to_json(message).encode()))
+        except AddressError:
+            raise
         except ValueError as exc:
             raise ValueError(str(exc).replace("$", path, 1)) from None
         return Question(message, None, name, shown=None if earlier is None else _shown(earlier))

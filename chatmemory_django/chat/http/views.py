@@ -35,7 +35,15 @@ from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
-from chatmemory_django.chat.http.asking import Admission, admission, entered, greeting, is_next, nothing_waits
+from chatmemory_django.chat.http.asking import (
+    Admission,
+    admission,
+    entered,
+    greeting,
+    is_next,
+    nothing_waits,
+    own_conversation,
+)
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
 from chatmemory_django.chat.model import (
@@ -52,9 +60,9 @@ from chatmemory_django.chat.work import ChatWork, encoded
 from chatmemory_django.db.contexts import current
 from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.db.threads import context_of, in_background, in_thread, leave_thread
-from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
+from chatmemory_django.security import report_refusal
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -80,6 +88,7 @@ def answering(*methods: str) -> Callable[[View], View]:
                     if not isinstance(request, ASGIRequest):
                         await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
+                report_refusal(request, exc.status, str(exc), exc.event)
                 response = _refusal(exc)
             except StreamsUnavailableError as exc:
                 logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
@@ -216,7 +225,7 @@ async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
 def _messages(
     request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
 ) -> ListedMessages:
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    conversation = own_conversation(user, memory_id)
     if text := greeting(request, conversation):
         return ListedMessages.greeting(text)
     if conversation is None:
@@ -228,7 +237,7 @@ def _messages(
 
 def _file(request: HttpRequest, chat_id: str, sequence: int, index: int) -> HttpResponse:
     user, memory_id = entered(request, chat_id)
-    conversation = Conversation.objects.filter(memory_id=memory_id, owner=user.pk).first()
+    conversation = own_conversation(user, memory_id)
     message = None if conversation is None else question_at(conversation, sequence)
     try:
         found = None

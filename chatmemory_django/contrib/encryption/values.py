@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from chatmemory_django.db.row_codec import UnreadableError
+from chatmemory_django.db.row_codec import UnknownKeyError, UnreadableError
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class EncryptionError(UnreadableError):
     """A value cannot be encrypted, or was not encrypted as it is stored now. The message never has a text or a key."""
 
 
-class MissingKeyError(EncryptionError):
+class MissingKeyError(EncryptionError, UnknownKeyError):
     """A value is encrypted with a key, *key_id*, that the site does not have."""
 
     def __init__(self, key_id: str, column: str) -> None:

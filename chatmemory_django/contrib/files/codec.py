@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, router
+from django.db import router
 from django.db.models import OuterRef, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
@@ -19,6 +19,7 @@ from chatmemory_django.contrib.files.reading import complete, complete_row, file
 from chatmemory_django.contrib.files.releasing import release, release_originals
 from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.conversations import lock_first
 
 if TYPE_CHECKING:
     from django.db.models.expressions import Combinable
@@ -54,10 +55,7 @@ def quota() -> int | None:
 def stored_bytes(owner: Any, using: str | None = None) -> int:
     """See ``MessageCodec.stored_bytes``. Each file counts once, and for who has its conversations now."""
     using = using or router.db_for_write(MediaFile)
-    if connections[using].in_atomic_block:
-        # Call this before another conversation is locked, as who locks several does it in their order.
-        first = Conversation.objects.using(using).filter(owner=owner).order_by("pk").select_for_update()
-        list(first.values_list("pk")[:1])
+    lock_first(Conversation.objects.using(using).filter(owner=owner))
     own = MediaReference.objects.using(using).filter(conversation__owner=owner)
     stored = MediaFile.objects.using(using).filter(pk__in=own.order_by().values("file_id"))
     return stored.aggregate(total=Sum("size"))["total"] or 0
@@ -79,10 +77,10 @@ def keys(conversations: Any) -> Iterable[str]:
     return (key_id for _, key_id in ids.distinct())
 
 
-def check(using: str, report: Callable[[str], object], *, repair: bool) -> int:
+def check(using: str, report: Callable[[str], object], *, repair: bool, read: bool = False) -> int:
     """See ``MessageCodec.check``."""
 
     def line(finding: FileFinding) -> None:
         report(f"file {finding.name!r}: {finding.detail}{' Repaired.' if finding.is_repaired else ''}")
 
-    return check_files(using, line, repair=repair)
+    return check_files(using, line, repair=repair, read=read)

@@ -22,8 +22,10 @@ from chatmemory_django.contrib.files.models import (
     MediaReference,
     locked,
 )
+from chatmemory_django.contrib.files.reading import contents_of
 from chatmemory_django.contrib.files.releasing import release
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.row_codec import Address, UnreadableError
 from chatmemory_django.db.tables import databases_with
 from chatmemory_django.db.transactions import as_now, tried_again
 from chatmemory_django.models import Conversation, Message
@@ -50,14 +52,20 @@ class FileFinding(NamedTuple):
 
 
 def check_files(
-    using: str, report: Callable[[FileFinding], object], *, repair: bool = False, age: datetime.timedelta = ORPHAN_AGE
+    using: str,
+    report: Callable[[FileFinding], object],
+    *,
+    repair: bool = False,
+    age: datetime.timedelta = ORPHAN_AGE,
+    read: bool = False,
 ) -> int:
     """
     Report files without rows, rows without files, references without messages, and files that the storage has not
     deleted; return how many.
 
     With *repair*, files are deleted that no message has, and what refers to no message. A lost file is only reported:
-    nothing can bring it back. Files younger than *age* may be of messages that are being written.
+    nothing can bring it back. Files younger than *age* may be of messages that are being written. With *read*, each
+    file is read, one after the other, and reported if it is not what was stored.
 
     Databases may share the storage: only what no database of the site names is a file without a row, and *using* is the
     database whose rows are checked.
@@ -83,6 +91,7 @@ def check_files(
         there = set(storage.listed(folder))
         for finding in (
             *_lost(using, folder, there),
+            *(_altered(using, folder, there) if read else ()),
             *_left_over(databases, folder, there, before, repair=repair),
         ):
             report(finding)
@@ -118,6 +127,24 @@ def _lost(using: str, folder: str, there: Collection[str]) -> Iterator[FileFindi
     for name, (memory_id, sequence) in sorted(missing.items()):
         if storage.is_lost(name) and named.filter(name=name).exists():  # nobody has removed it since
             yield FileFinding(name, f"It is lost; message {sequence} of {memory_id!r} has it.", False)
+
+
+def _altered(using: str, folder: str, there: Collection[str]) -> Iterator[FileFinding]:
+    named = _in_folder(using, folder).filter(references__sequence__isnull=False)
+    rows = named.order_by("name", *_MESSAGE).values_list("name", "sha256", "references__conversation", *_MESSAGE)
+    seen: set[str] = set()
+    for name, sha256, key, memory_id, sequence in rows.iterator():
+        if name not in there or name in seen:
+            continue
+        seen.add(name)
+        try:
+            is_whole = sha256 in contents_of(Address(using, key, memory_id), [sha256])
+        except UnreadableError as exc:
+            yield FileFinding(name, f"It cannot be read: {exc} Message {sequence} of {memory_id!r} has it.", False)
+            continue
+        if not is_whole and not storage.is_lost(name) and named.filter(name=name).exists():
+            detail = f"It is not the file that was stored; message {sequence} of {memory_id!r} has it."
+            yield FileFinding(name, detail, False)
 
 
 _MESSAGE = ("references__conversation__memory_id", "references__sequence")

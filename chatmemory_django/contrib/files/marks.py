@@ -8,7 +8,6 @@ the Base64 of a file: any text that a decoder accepts and gives back exactly, si
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from chatmemory_django.core.media import (
     Source,
     contents_in,
     emptied,
+    exactly_decoded,
     file_type,
     replaced,
     source_of,
@@ -156,7 +156,7 @@ def cut_out(text: str, *, min_bytes: int, found: list[Extracted]) -> str:
         is_url_safe = "-" in encoded or "_" in encoded
         if is_url_safe and ("+" in encoded or "/" in encoded):
             return encoded
-        decoded = _exactly_decoded(encoded.translate(_STANDARD) if is_url_safe else encoded)
+        decoded = exactly_decoded(encoded.translate(_STANDARD) if is_url_safe else encoded)
         if decoded is None or len(decoded) < min_bytes:
             return encoded
         found.append(_of(decoded))
@@ -221,7 +221,7 @@ def _extracted(content: Content | None, min_bytes: int, found: list[Extracted]) 
     if decoded is None:
         if len(encoded) * 3 // 4 < min_bytes:
             return content
-        decoded = _exactly_decoded(encoded)
+        decoded = exactly_decoded(encoded)
         if decoded is None:
             return content
     size = image_size(source) if isinstance(source, Image) else None
@@ -232,13 +232,3 @@ def _extracted(content: Content | None, min_bytes: int, found: list[Extracted]) 
 def _of(content: bytes, width: int | None = None, height: int | None = None) -> Extracted:
     sha256 = hashlib.sha256(content).hexdigest()
     return Extracted(FileReference(sha256, len(content), file_type(content), width, height), content)
-
-
-def _exactly_decoded(encoded: str) -> bytes | None:
-    """Return the content of *encoded*; None if encoding it again gives something else."""
-    try:
-        decoded = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    # The last group alone can be written in several ways; everything before it was checked.
-    return decoded if base64.b64encode(decoded[-(len(decoded) % 3 or 3) :]).decode() == encoded[-4:] else None

@@ -97,6 +97,8 @@ def encode_again(conversation: Conversation, coder: Coder, current: str) -> int:
         if file.name not in found:
             continue  # check_chatmemory reports it
         content = decoded(coder, found[file.name], file.key_id, file.sha256)
+        if content is None:
+            continue  # so does it, with --files, and another key must not make it good
         if file.owner != (owner or ""):
             _take_over(conversation, file, content)
             continue

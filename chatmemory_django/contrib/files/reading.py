@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -25,10 +26,11 @@ from chatmemory_django.contrib.files.models import BATCH, MediaReference
 from chatmemory_django.core.media import File, Source, contents_in, file_of, file_type, source_at, source_of
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.row_codec import Address, Coder
+from chatmemory_django.db.row_codec import Address, Coder, UnknownKeyError, UnreadableError
 from chatmemory_django.messages import ChatMessage, Content, FileReference, Image
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.message_codec import MissingFileError, StorageError
+from chatmemory_django.security import SecurityEvent, report
 
 _logger = logging.getLogger("chatmemory_django")
 
@@ -153,10 +155,13 @@ def contents_of(at: Address, sha256s: Iterable[str]) -> dict[str, bytes]:
 
 
 def _contents(found: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
-    """Return the contents of *found*, see ``files_of``, without those that are not *stored*."""
+    """Return the contents of *found*, see ``files_of``, without those that are not *stored* as they were."""
     coder = row_codec.at(at)
     there = {sha256: file for sha256, file in found.items() if file[0] in stored}
-    return {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
+    read = {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
+    if None in read.values():
+        report(SecurityEvent.ALTERED, user=None if at.owner is ... else at.owner, memory_id=at.memory_id)
+    return {sha256: content for sha256, content in read.items() if content is not None}
 
 
 def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
@@ -165,13 +170,21 @@ def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
         raise MissingFileError(str(at.memory_id), sequence, index)
 
 
-def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes:
-    """Return the content of a file that is *stored* with the key *key_id*, if any."""
-    if not key_id:
-        return stored
-    if coder is None:
+def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes | None:
+    """
+    Return the content of a file that is *stored* with the key *key_id*, if any; None if it is not that with *sha256*.
+
+    It may have been cut off, or replaced by another one. Then it is as lost as if it were not there.
+    """
+    if key_id and coder is None:
         raise StorageError(f"The file is stored with the key {key_id!r}, but no app that has it is installed.")
-    return coder.decode_file(stored, key_id, sha256)
+    try:
+        content = stored if coder is None or not key_id else coder.decode_file(stored, key_id, sha256)
+    except UnknownKeyError:
+        raise
+    except UnreadableError:
+        return None
+    return content if hashlib.sha256(content).hexdigest() == sha256 else None
 
 
 def _as_urls(

@@ -74,11 +74,13 @@ def save(contents: Mapping[str, bytes]) -> None:
     if not contents:
         return
     where = storage()
-    calls = {name: partial(_save, where, name, content) for name, content in contents.items()}
+    given_up = threading.Event()
+    calls = {name: partial(_save, where, name, content, given_up) for name, content in contents.items()}
     deadline = _deadline()
     found = _in_time(calls, deadline)
     error = next((each for each in found.values() if isinstance(each, Exception)), None)
     if error is not None or len(found) < len(calls):
+        given_up.set()  # first: who ends later than this deletes its own
         _delete(contents, deadline)
         raise StorageError(f"The storage did not store a file{_reason(error)}; nothing is stored.") from error
 
@@ -179,8 +181,11 @@ def _result(result: _T | Exception, what: str) -> _T:
     return result
 
 
-def _save(where: Storage, name: str, content: bytes) -> None:
+def _save(where: Storage, name: str, content: bytes, given_up: threading.Event) -> None:
     given = where.save(name, ContentFile(content))
+    if given_up.is_set():
+        where.delete(given)
+        return
     if given != name:  # random names do not collide, so the storage changes them
         where.delete(given)
         raise StorageError(f"The storage changes the name {name!r} to {given!r}")

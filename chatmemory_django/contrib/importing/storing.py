@@ -109,7 +109,8 @@ class _Storing:
         start = len(sequences)
         while start < len(messages):
             first = messages[start]
-            run = [first, *takewhile(lambda message: message.follows is None, messages[start + 1 :])]
+            following = map(messages.__getitem__, range(start + 1, len(messages)))
+            run = [first, *takewhile(lambda message: message.follows is None, following)]
             parent = start - 1 if first.follows is None else first.follows
             appended = self._store.append_messages(
                 self._memory_id,

@@ -33,6 +33,7 @@ from chatmemory_django.db.contexts import current
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import context_of, in_thread, leave_thread
 from chatmemory_django.private import to_log
+from chatmemory_django.security import report_refusal
 
 try:
     from mcp.server.context import ServerRequestContext
@@ -82,6 +83,7 @@ def get_mcp_app(user_of_token: UserOfToken | None = None) -> AsgiApp:
                 user = await in_thread(_admitted, request, user_of_token)
                 await _answer({**scope, "user": user}, receive, _unstored(send))
             except NotAllowedError as exc:
+                report_refusal(request, exc.status, str(exc))
                 await _refuse(exc, _unstored(send))
             finally:
                 await leave_thread()
@@ -108,6 +110,7 @@ def _admitted(request: ASGIRequest, user_of_token: UserOfToken | None) -> Abstra
         if wait := count_wrong_credentials(request):
             raise NotAllowedError.too_often(wait, "Too many failed attempts")
         raise NotAllowedError(HTTPStatus.UNAUTHORIZED, "The token is invalid.", **_TOKEN_REQUIRED)
+    request.user = user  # type: ignore[assignment]  # as who reads what was refused knows it
     if wait := seconds_to_wait(f"mcp_{user.pk}", conf.general().MCP_THROTTLE_RATE):
         raise NotAllowedError.too_often(wait)
     return user

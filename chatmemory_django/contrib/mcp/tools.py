@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from rest_framework.request import Request
 
 from chatmemory_django.access import AccessPolicy, access_policy
@@ -16,6 +17,7 @@ from chatmemory_django.core.limits import MAX_INTEGER, is_storable
 from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.messages import MESSAGE_SIZE
 from chatmemory_django.operations.searching import find_messages
 
@@ -190,7 +192,7 @@ class _Reader:
             raise RefusedError("The user may not read conversations.")
         self.types = self._policy.readable_types(self._asked, own=True)
         visible = self._policy.conversations(self._asked, "view")
-        self.conversations: QuerySet[Conversation] = visible.filter(owner=self.user.pk)
+        self.conversations: QuerySet[Conversation] = visible.filter(unexpired(timezone.now()), owner=self.user.pk)
 
     def types_in(self, conversation: Conversation) -> Collection[MessageType]:
         """Return the types of messages that the user may read in *conversation*."""

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from chatmemory_django import conf
 from chatmemory_django.contrib.openai_api.conversations import CONVERSATION_ITEMS, ItemError, check_item, normalized
 from chatmemory_django.core.limits import check_text_length, is_storable
-from chatmemory_django.core.media import AddressError, check_json_files
+from chatmemory_django.core.media import AddressError, check_files, check_json_files
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
@@ -46,7 +46,9 @@ class ItemField(serializers.Field):
             to_columns(as_kept(message))
             check_text_length(message, conf.rest().MAX_TEXT_LENGTH)
             view = self.context["view"]
-            check_json_files(data, remote=view.policy.may_link_files(view.request))
+            remote = view.policy.may_link_files(view.request)
+            check_json_files(data, remote=remote)
+            check_files(message, remote=remote)
             return NewItem(item, to_new_message(item, CONVERSATION_ITEMS, "It"))
         except AddressError as exc:
             raise serializers.ValidationError({exc.where: [sentence(exc)]}) from None

@@ -42,6 +42,7 @@ from chatmemory_django.operations import admin_log
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.problems import InvalidQuery, Problem, invalid
+from chatmemory_django.rest.serializers import json_size
 from chatmemory_django.rest.views import ChatMemoryView, row_of
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class ConversationsView(OpenAIView):
         using = router.db_for_write(Conversation)
         items = wanted.get("items") or []
         with transaction.atomic(using=using):
-            self.check_quota(each.new.message for each in items)
+            self.check_quota((each.new.message for each in items), json_size(wanted.get("metadata")))
             conversation = Conversation.objects.using(using).create(
                 memory_id=f"conv_{token_hex(24)}",
                 owner_id=None if owner is None else owner.pk,
@@ -172,7 +173,7 @@ class ConversationView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Replace the metadata of a conversation, as far as this API shows it."""
         metadata = self.body["metadata"] or {}
-        with self.changing("change") as conversation:
+        with self.changing("change", size=json_size(metadata)) as conversation:
             shown = _pairs(conversation)
             hidden = {key: value for key, value in conversation.metadata.items() if key not in shown}
             conversation.metadata = {**hidden, **metadata}

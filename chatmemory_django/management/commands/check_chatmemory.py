@@ -34,7 +34,13 @@ class Command(ConversationsCommand):
             help="Correct the counters to match the rows, and delete files that no message has and what erasures left.",
         )
 
-    def handle(self, *, repair: bool, verbosity: int, **selection: Any) -> None:
+        parser.add_argument(
+            "--files",
+            action="store_true",
+            help="Read all files in the storage, too, and compare them with what was stored. This may take long.",
+        )
+
+    def handle(self, *, repair: bool, files: bool, verbosity: int, **selection: Any) -> None:
         """Check the conversations, and print the findings."""
         conversations = self.conversations(**selection)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
@@ -47,7 +53,8 @@ class Command(ConversationsCommand):
             )
         if selection["user"] is None and selection["memory_ids"] is None:
             if message_codec.installed is not None:
-                count += message_codec.installed.check(conversations.db, self.stdout.write, repair=repair)
+                write = self.stdout.write
+                count += message_codec.installed.check(conversations.db, write, repair=repair, read=files)
             count += self.check_erased(conversations.db, repair=repair)
         if row_codec.installed is not None:
             for line in row_codec.installed.report(conversations):

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 
-from chatmemory_django.management.base import at_least_one
+from chatmemory_django.management.base import at_least_one, parsed
 
 PAUSE = 1.0
 """Seconds between two attempts to begin while the database is away."""
@@ -48,6 +48,9 @@ class Command(BaseCommand):
         )
         parser.add_argument("--once", action="store_true", help="End when nothing waits any more.")
         parser.add_argument("--skip-checks", action="store_true", help="Skip system checks.")  # as Django's commands
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        return super().execute(*args, **parsed(self, options))
 
     def handle(
         self,

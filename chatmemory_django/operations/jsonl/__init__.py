@@ -7,6 +7,19 @@ the row. Invalid lines raise ``JsonLinesError``, which names the line and never 
 
 from chatmemory_django.operations.jsonl.exporting import export_lines
 from chatmemory_django.operations.jsonl.importing import check_lines, import_lines
-from chatmemory_django.operations.jsonl.lines import ConversationExistsError, ImportLimits, JsonLinesError
+from chatmemory_django.operations.jsonl.lines import (
+    ConversationExistsError,
+    ForbiddenTypeError,
+    ImportLimits,
+    JsonLinesError,
+)
 
-__all__ = ["ConversationExistsError", "ImportLimits", "JsonLinesError", "check_lines", "export_lines", "import_lines"]
+__all__ = [
+    "ConversationExistsError",
+    "ForbiddenTypeError",
+    "ImportLimits",
+    "JsonLinesError",
+    "check_lines",
+    "export_lines",
+    "import_lines",
+]

@@ -32,6 +32,7 @@ from chatmemory_django.models.windows import is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
     ConversationExistsError,
+    ForbiddenTypeError,
     Head,
     ImportLimits,
     JsonLinesError,
@@ -286,6 +287,7 @@ class _Import:
             on_path = self._branches.add(line, new.type)
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
+        self._check_type(number, new.type, line.verbatim)
         if new.client_message_id is not None:
             if new.client_message_id in self._client_message_ids:
                 raise JsonLinesError(
@@ -312,6 +314,16 @@ class _Import:
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)
         return columns, new.sent_bytes + sum(each.reference.size for each in new.files)
+
+    def _check_type(self, number: int, type: str, verbatim: str | None) -> None:
+        """Raise ``ForbiddenTypeError`` for what the user may not add, in the words of another framework either."""
+        types = self.limits.types
+        if type in types and (verbatim is None or not set(MessageType).difference(types)):
+            return
+        seen = f"is {type}" if type not in types else "has a verbatim, which may be of any type"
+        raise ForbiddenTypeError(
+            number, f"you may add messages of these types: {', '.join(sorted(types)) or 'none'}; this one {seen}."
+        )
 
     def _end(self) -> None:
         """Check everything that requires all rows, and count."""

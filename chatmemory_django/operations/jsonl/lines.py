@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -12,6 +12,7 @@ import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import ASSISTANT_NAME, MAX_INTEGER, MAX_TITLE_LENGTH, check_bounds, check_values
+from chatmemory_django.messages import MessageType
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
@@ -89,6 +90,8 @@ class ImportLimits(NamedTuple):
     """Whether memory ids must be UUIDs, unless they are renamed."""
     remote_files: bool | None = None
     """Whether files may be on other servers: see ``core.media.check_address``. None accepts any address."""
+    types: Collection[MessageType] = frozenset(MessageType)
+    """The types that messages may have. Without all of them, no line may have what another framework gave, either."""
     max_file_bytes: int | None = None
     """How many bytes the files of the owner may have in the storage; only where lines are stored. None for no limit."""
 
@@ -104,6 +107,10 @@ class JsonLinesError(ValueError):
 
 class ConversationExistsError(JsonLinesError):
     """The conversation exists already."""
+
+
+class ForbiddenTypeError(JsonLinesError):
+    """The message is of a type that the user may not add."""
 
 
 class NumberedRecord(NamedTuple):

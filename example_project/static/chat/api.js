@@ -24,7 +24,7 @@ export class Refused extends Error {
 /** Return the response to a request; throw ``Refused`` for an error. */
 async function request(path, {method = "GET", body, signal} = {}) {
     const headers = {Accept: "application/json, text/event-stream"};
-    if (method !== "GET") headers["X-CSRFToken"] = document.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? "";
+    if (method !== "GET") headers["X-CSRFToken"] = document.cookie.match(/(?:^|; )(?:__Host-)?csrftoken=([^;]+)/)?.[1] ?? "";
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const response = await reached(fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)}));
     if (response.ok) return response;

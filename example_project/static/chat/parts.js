@@ -4,6 +4,7 @@ import {withCopyButton} from "./clipboard.js";
 import {element, icon, text} from "./dom.js";
 import {shownFile} from "./files.js";
 import {markdown} from "./markdown.js";
+import {visible} from "./visible.js";
 
 const STATES = {running: ["spin", "tool_runs"], waiting: ["stop", "tool_waits"], others: ["stop", "tool_others"], done: ["check", "tool_done"], failed: ["cross", "tool_failed"], unknown: ["cross", "tool_unknown"]};
 
@@ -64,12 +65,12 @@ const FILLERS = {
         const [drawing, words] = STATES[part.state];
         shown.dataset.state = part.state;
         summary.replaceChildren(
-            icon(drawing), element("code", {}, `${part.name}(${brief(part.input)})`),
+            icon(drawing), element("code", {}, `${visible(part.name)}(${visible(brief(part.input))})`),
             element("span", {class: ["unknown", "others"].includes(part.state) ? "outcome" : "unseen"}, ` ${text(words)}`),
             part.output ? element("span", {class: "outcome"}, part.output) : "",
         );
         body.replaceChildren(
-            element("h4", {}, text("arguments")), element("pre", {tabindex: 0}, part.input || "{}"),
+            element("h4", {}, text("arguments")), element("pre", {tabindex: 0}, visible(part.input || "{}")),
             ...(part.state === "waiting" ? decision(part) : [element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output)]),
         );
         if (part.state === "waiting") shown.open = true;
@@ -85,7 +86,7 @@ function decision(part) {
     const button = (words, approved, attributes) => element("button", {
         type: "button",
         "data-acts": "",
-        "aria-label": `${text(words)}: ${part.name}`,
+        "aria-label": `${text(words)}: ${visible(part.name)}`,
         onclick: event => event.target.dispatchEvent(
             new CustomEvent("decide", {bubbles: true, detail: {id: part.approval, approved}}),
         ),

@@ -501,6 +501,14 @@ class TestApprovals:
         talk.page.locator("#heading", has_text="<b>Fjords</b>").wait_for()
         assert talk.page.get_by_role("button", name="Approve").count() == 0
 
+    def test_what_is_to_be_approved_has_no_characters_that_are_unseen(self, chat):
+        talk = chat()
+        talk.say('Call this chat "Fj\u202eords\ufeff"')
+        call = talk.page.locator(".call")
+
+        assert call.locator("summary code").inner_text() == 'rename_conversation("Fj⟦U+202E⟧ords⟦U+FEFF⟧")'
+        assert not {"\u202e", "\ufeff"} & set(call.inner_text())
+
     def test_a_call_that_waits_for_somebody_else_has_no_buttons(self, chat):
         talk = chat()
 

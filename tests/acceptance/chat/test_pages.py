@@ -15,7 +15,11 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
 from django.core.cache import cache
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+from rest_framework.authtoken.models import Token
 
 import example_project
 from chatmemory_django.chat.model import ChatResponse
@@ -28,6 +32,7 @@ from chatmemory_django.provider import get_chat_memory
 from example_project import assistants, llm, memories
 from example_project.parrot import Parrot
 from example_project.policy import POLICY
+from example_project.tokens import AGE
 from tests.acceptance.chat.live_site import DEADLINE, ROOT, environment, manage, served
 
 PROJECT = Path(example_project.__file__).parent
@@ -140,7 +145,7 @@ class TestSettings:
     def check(self, **environment):
         code = (
             "from django.conf import settings as s; import django; django.setup();"
-            "print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS)"
+            "print(s.DEBUG, s.SECURE_SSL_REDIRECT, s.SECURE_HSTS_SECONDS, s.SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME)"
         )
         kept = {name: value for name, value in os.environ.items() if name not in {"DEBUG", "SECRET_KEY"}}
         made = {**kept, **environment, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
@@ -149,17 +154,53 @@ class TestSettings:
         )
 
     def test_with_DEBUG_nothing_has_to_be_set(self):
-        assert self.check().stdout == "False False 0\n"
+        assert self.check(DEBUG="1").stdout == "True False 0 sessionid csrftoken\n"
 
+    @pytest.mark.parametrize("debug", [{}, {"DEBUG": "0"}, {"DEBUG": "yes"}])
     @pytest.mark.parametrize("key", [{}, {"SECRET_KEY": "only good enough for a demo on your own machine"}])
-    def test_without_DEBUG_the_known_key_is_an_error(self, key):
-        failed = self.check(DEBUG="0", **key)
+    def test_without_DEBUG_the_known_key_is_an_error(self, key, debug):
+        failed = self.check(**debug, **key)
 
         assert failed.returncode == 1
         assert "ImproperlyConfigured: With DEBUG off, the environment variable SECRET_KEY must be" in failed.stderr
 
-    def test_without_DEBUG_cookies_are_secure_and_browsers_remember_https(self):
-        assert self.check(DEBUG="0", SECRET_KEY="of our own").stdout == "True True 86400\n"
+    def test_without_DEBUG_cookies_are_of_this_host_alone_and_browsers_remember_https(self):
+        shown = "False True 31536000 __Host-sessionid __Host-csrftoken\n"
+        assert self.check(SECRET_KEY="of our own").stdout == shown
+
+    def test_a_deployed_site_has_no_warnings_but_of_its_cache_and_of_what_is_the_sites_to_decide(self):
+        given = {"SECRET_KEY": "k" * 60 + "0123456789", "BEHIND_PROXY": "1"}
+        kept = {name: value for name, value in os.environ.items() if name != "DEBUG"} | given
+        command = [sys.executable, "-m", "django", "check", "--deploy", "--settings", "example_project.settings"]
+        checked = subprocess.run(command, cwd=PROJECT.parent, env=kept, capture_output=True, text=True, check=False)
+
+        # Subdomains and preloading of HSTS; a cache and a database that processes share, which take servers.
+        known = {"security.W005", "security.W021", "chatmemory.W071", "chatmemory.W072"}
+        assert set(re.findall(r"\((\w+\.[WE]\d+)\)", checked.stderr)) <= known, checked.stderr
+
+    def test_easy_passwords_are_refused(self):
+        with pytest.raises(ValidationError):
+            validate_password("password")
+
+
+@pytest.mark.django_db(transaction=True)
+class TestTokens:
+    def test_a_token_ends_and_a_new_one_takes_its_place(self, client):
+        user = User.objects.create_user("ann", password="right")
+        old = Token.objects.create(user=user)
+        headers = {"Authorization": f"Bearer {old.key}"}
+        paths = ("/api/conversations/", "/api/chat/c/messages")
+        assert [client.get(path, headers=headers).status_code for path in paths] == [200, 200]
+
+        Token.objects.update(created=timezone.now() - AGE)
+
+        assert [client.get(path, headers=headers).status_code for path in paths] == [401, 401]
+        new = client.post("/api/token/", {"username": "ann", "password": "right"}).json()["token"]
+        assert new != old.key
+        again = client.post("/api/token/", {"username": "ann", "password": "right"}).json()["token"]
+        assert again == new
+        headers = {"Authorization": f"Bearer {new}"}
+        assert [client.get(path, headers=headers).status_code for path in paths] == [200, 200]
 
 
 class TestTexts:

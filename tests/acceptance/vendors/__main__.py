@@ -23,6 +23,7 @@ from random import Random
 import django
 
 if __name__ == "__main__":
+    os.environ.setdefault("DEBUG", "1")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
     django.setup()
 

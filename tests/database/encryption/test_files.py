@@ -5,14 +5,16 @@ import io
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.files.base import ContentFile
 from django.core.files.storage import storages
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from chatmemory_django.contrib.encryption.values import MissingKeyError
 from chatmemory_django.contrib.files.models import MediaFile
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation, Message, remains
+from chatmemory_django.models.message_codec import MissingFileError
 from chatmemory_django.operations import fork, prune
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.pictures import stored_in, use_storage
@@ -111,3 +113,46 @@ def test_a_file_of_an_erased_conversation_is_not_given_to_a_new_one_after_its_ke
     assert Message.objects.count() == 1
     assert a_memory("a", ann).messages() == [PICTURE]
     assert len(stored()) == 1
+
+
+@pytest.mark.parametrize("how", ["cut off", "swapped", "of another owner", "plain"])
+def test_a_file_that_is_not_the_one_that_was_stored_is_lost_and_not_made_good(use, how):
+    ann, eve = (get_user_model().objects.create_user(name) for name in ("ann", "eve"))
+    other = UserMessage([ImageContent(Image(base64_data=base64.b64encode(FILE[::-1]).decode()))])
+    memory = a_memory("a", ann)
+    memory.add(PICTURE, other)
+    a_memory("e", eve).add(other)
+    storage, (first, second) = storages["chats"], MediaFile.objects.filter(owner=str(ann.pk)).order_by("pk")
+    theirs = MediaFile.objects.get(owner=str(eve.pk))
+    with storage.open(first.name) as file:
+        sealed = file.read()
+    with storage.open((theirs if how == "of another owner" else second).name) as file:
+        foreign = file.read()
+    storage.delete(first.name)
+    altered = {"cut off": sealed[:-1], "plain": FILE[::-1]}.get(how, foreign)
+    storage.save(first.name, ContentFile(altered))
+    if how == "plain":
+        MediaFile.objects.filter(pk=first.pk).update(key_id="")
+
+    with pytest.raises(MissingFileError, match="message 1 of 'a'"):
+        memory.messages()
+    use("two", "one")
+    call_command("encrypt_chatmemory", verbosity=0)
+    assert [MediaFile.objects.get(pk=first.pk).name] == [first.name]
+    with pytest.raises(CommandError, match="1 findings"):
+        call_command("check_chatmemory", files=True, verbosity=0, stdout=io.StringIO())
+
+
+def test_a_file_whose_key_is_gone_is_no_lost_file(use):
+    memory = a_memory("a", get_user_model().objects.create_user("ann"))
+    memory.add(PICTURE)
+    name = MediaFile.objects.get().name
+    out = io.StringIO()
+
+    MediaFile.objects.update(key_id="gone")
+
+    with pytest.raises(MissingKeyError):
+        memory.messages()
+    with pytest.raises(CommandError):
+        call_command("check_chatmemory", files=True, verbosity=0, stdout=out)
+    assert f"file {name!r}: It cannot be read: " in out.getvalue()

@@ -178,6 +178,23 @@ class TestHostile:
         assert long < 5 * short
         assert long < 400 * EXCERPT  # Calls; the worst takes 317 per character.
 
+    @pytest.mark.parametrize("rows", [1, 10, 100], ids="{}-rows".format)
+    def test_cells_that_are_missing_in_tables_take_no_time(self, rows):
+        columns = 50
+        table = "|a" * columns + "\n" + "|-" * columns + "\n" + "|\n" * rows + "\n"
+        Markdown().render("http://a.b")
+        short, long = (calls_to_render(table * (length // len(table))) for length in (EXCERPT // 4, EXCERPT))
+
+        assert long < 5 * short
+        assert long < 400 * EXCERPT
+
+    def test_a_table_that_has_its_cells_is_one(self):
+        table = "|a|b|\n|-|-|\n" + "|c|d|\n" * 500
+
+        assert rendered(table).count("<td>") == 1_000
+        quoted = "".join(f"> {line}\n" for line in table.splitlines())
+        assert rendered(quoted).startswith("<blockquote> <div")
+
     def test_a_text_of_very_many_addresses_has_no_links(self):
         many = "https://example.com/ " * (MAX_ADDRESSES - 1)
 

@@ -7,6 +7,7 @@ import sys
 import django
 from django.conf import settings
 
+os.environ.setdefault("DEBUG", "1")
 os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
 os.environ["DATABASE_URL"] = "sqlite://:memory:"
 settings.INSTALLED_APPS = ["unfold", *settings.INSTALLED_APPS]

@@ -34,7 +34,9 @@ PEOPLE: dict[str, tuple[str, ...]] = {
     "owner": (),
     "owner who writes": (WRITE,),
     "owner who sets": (SET,),
+    "owner who sets and writes": (SET, WRITE),
     "owner who imports": (BRING,),
+    "owner who imports and writes": (BRING, WRITE),
     "owner who removes": (REMOVE,),
     "other": (),
     "other with every permission": EVERYTHING,  # not enough without being staff

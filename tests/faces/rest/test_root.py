@@ -10,9 +10,9 @@ pytestmark = pytest.mark.django_db
 def test_each_address_is_there(api):
     found = api.get("/api/").json()
 
-    assert list(found) == ["conversations", "messages", "import", "usage", "chat"]
+    assert list(found) == ["conversations", "messages", "storage", "import", "usage", "chat"]
     assert found["conversations"] == "http://testserver/api/conversations/"
-    assert [api.get(where).status_code for where in found.values()] == [200, 400, 405, 200, 405]
+    assert [api.get(where).status_code for where in found.values()] == [200, 400, 200, 405, 200, 405]
 
 
 def test_the_chat_is_listed_only_where_the_site_has_it(api, settings):

@@ -21,7 +21,7 @@ from tests.faces.rest.conftest import ROOT
 
 pytestmark = pytest.mark.django_db
 
-OWN = (ROOT, "/api/messages", "/api/usage", "/api/import", "/api/chat")
+OWN = (ROOT, "/api/messages", "/api/usage", "/api/storage", "/api/import", "/api/chat")
 
 urlpatterns = [path("api/", include("chatmemory_django.rest.urls"))]
 """The URLs of a site without the chat."""
@@ -80,8 +80,8 @@ def test_openapi_3_0_has_no_null_type_no_const_and_no_tuples():
 def test_each_operation_describes_its_errors(whole):
     found = [each for each in operations(whole) if "chat" not in each[2]["tags"]]
 
-    assert len(found) == 27
-    assert len({operation["operationId"] for _, _, operation in found}) == 27
+    assert len(found) == 28
+    assert len({operation["operationId"] for _, _, operation in found}) == 28
     for where, verb, operation in found:
         assert operation["description"], (where, verb)
         assert operation["security"], (where, verb)
@@ -93,11 +93,11 @@ def test_each_operation_describes_its_errors(whole):
 def test_each_operation_has_a_name_a_group_and_a_summary_of_its_own(whole):
     found = list(operations(whole))
 
-    assert len(found) == 32
-    assert len({operation["operationId"] for _, _, operation in found}) == 32
-    assert len({operation["summary"] for _, _, operation in found}) == 32
+    assert len(found) == 33
+    assert len({operation["operationId"] for _, _, operation in found}) == 33
+    assert len({operation["summary"] for _, _, operation in found}) == 33
     groups = Counter(tag for _, _, operation in found for tag in operation["tags"])
-    assert groups == {"conversations": 11, "messages": 8, "memory": 6, "usage": 1, "addresses": 1, "chat": 5}
+    assert groups == {"conversations": 11, "messages": 8, "memory": 6, "usage": 2, "addresses": 1, "chat": 5}
     assert set(groups) <= {each["name"] for each in whole["tags"]}
     for where, verb, operation in found:
         assert 3 <= len(operation["summary"]) <= 85, (where, verb)

@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -25,6 +27,7 @@ from chatmemory_django.contrib.files import storage as storage_module
 from chatmemory_django.contrib.files.codec import stored_bytes
 from chatmemory_django.contrib.files.findings import check_files
 from chatmemory_django.contrib.files.models import MediaFile, MediaReference
+from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
     AiMessage,
@@ -40,7 +43,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.models.message_codec import MissingFileError, StorageError
+from chatmemory_django.models.message_codec import MissingFileError, StorageError, file_in
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.database.interleaving import Connected, another_writer, in_another_connection
@@ -405,6 +408,102 @@ def test_a_lost_file_is_an_error_that_names_the_message_or_a_text(storage, setti
     assert second == picture(2)
     memory.add(UserMessage("The conversation goes on"))
     memory.remove(1)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["all are late", "another one fails"])
+def test_a_save_that_ends_after_its_time_out_leaves_no_file(storage, settings, monkeypatch, fails):
+    goes_on, ended = threading.Event(), threading.Event()
+    save = type(storage)._save
+
+    def hanging(self, name, content):
+        if fails and content.read() == a_file(2):
+            raise OSError
+        content.seek(0)
+        goes_on.wait(10)
+        try:
+            return save(self, name, content)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(type(storage), "_save", hanging)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_TIMEOUT": 0.05}
+    with pytest.raises(StorageError, match="nothing is stored"):
+        a_memory().add(picture(1), picture(2))
+    goes_on.set()
+    assert ended.wait(10)
+
+    until(lambda: stored_in(storage) == [])
+    assert not MediaFile.objects.exists()
+
+
+def until(condition, seconds: float = 5) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+ALTERED = {
+    "cut off": lambda content: content[:-1],
+    "empty": lambda content: b"",
+    "longer": lambda content: content + b"\0",
+    "another one": lambda content: a_file(3),
+    "a bit of it": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
+}
+
+
+def alter(storage, name: str, change) -> None:
+    with storage.open(name) as file:
+        content = change(file.read())
+    storage.delete(name)
+    assert storage.save(name, ContentFile(content)) == name
+
+
+@pytest.mark.parametrize("how", ALTERED)
+def test_a_file_that_is_not_the_one_that_was_stored_is_lost(storage, settings, how):
+    memory = a_memory()
+    memory.add(picture(1), picture(2), custom(1), *entry(1))
+    name = MediaFile.objects.get(sha256=hashlib.sha256(a_file(1)).hexdigest()).name
+
+    alter(storage, name, ALTERED[how])
+
+    with pytest.raises(MissingFileError, match="The file at 1 in the contents of message 1 of 'a'"):
+        memory.messages()
+    with pytest.raises(MissingFileError):
+        list(operations.export_lines(Conversation.objects.all()))
+    at = address_of(Conversation.objects.get())
+    rows = Message.objects.order_by("sequence")
+    assert [file_in(row.chat_message, 1, at) is None for row in rows[:2]] == [True, False]
+    with pytest.raises(CommandError, match="not as it was stored"):
+        call_command("move_media_chatmemory", to_rows=True, verbosity=0)
+    found = []
+    assert check_files("default", found.append) == 0
+    assert check_files("default", found.append, read=True, repair=True) == 1
+    [finding] = found
+    assert (finding.name, finding.is_repaired) == (name, False)
+    assert finding.detail == "It is not the file that was stored; message 1 of 'a' has it."
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MEDIA_MISSING": "placeholder"}
+    first, second, *_ = memory.messages()
+    assert first.contents[1] == TextContent("[A file of type image/png with 2000 bytes is not available.]")
+    assert second == picture(2)
+
+
+def test_two_files_that_were_swapped_are_both_lost(storage):
+    memory = a_memory()
+    memory.add(picture(1), picture(2))
+    one, two = MediaFile.objects.order_by("pk")
+    MediaFile.objects.filter(pk=one.pk).update(name="x")
+    MediaFile.objects.filter(pk=two.pk).update(name=one.name)
+    MediaFile.objects.filter(pk=one.pk).update(name=two.name)
+
+    with pytest.raises(MissingFileError):
+        memory.messages()
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="2 findings"):
+        call_command("check_chatmemory", files=True, verbosity=0, stdout=out)
+    assert out.getvalue().count("It is not the file that was stored") == 2
+    memory.clear()
+    Conversation.objects.all().delete()
 
 
 def test_the_newest_files_are_sent_as_far_as_they_fit(settings):

@@ -82,6 +82,8 @@ def test_it_shows_one_owner(client, viewer, ann):
         page = shown(client, owner=unknown)
         assert "No model reported any tokens in this time." in page
         assert HOSTILE not in page
+        assert "no key" not in page
+        assert "All owners" in page  # it is not the page of everybody
 
 
 def test_its_plot_has_a_bar_for_each_day(client, viewer):

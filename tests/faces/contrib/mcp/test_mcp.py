@@ -388,7 +388,7 @@ class TestServer:
 
 def test_importing_without_the_package_names_what_to_install():
     code = "import sys; sys.modules['mcp'] = None; import django; django.setup(); import chatmemory_django.contrib.mcp"
-    environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings"}
+    environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DEBUG": "1"}
     failed = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=".", capture_output=True, text=True, check=False
     )

@@ -1,0 +1,149 @@
+"""What a user may store: texts and files together, by every face, and shown to the user."""
+
+import asyncio
+import json
+import uuid
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.cache import cache
+from django.test import AsyncClient
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation, Message, stored_size
+from chatmemory_django.operations import export_lines
+from chatmemory_django.provider import get_chat_memory
+from tests.faces.chat.scripted import ScriptedModel
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = "/api/conversations/"
+OPENAI = "/openai/v1/conversations"
+NAMED = "0192f5a0-7c1e-7b39-9d3c-2f6d1c0b7a11"
+LIMIT = 10_000
+LONG = "x" * 6_000
+
+
+@pytest.fixture(autouse=True)
+def site(settings) -> None:
+    settings.CHATMEMORY = {
+        "REST": {"THROTTLE_RATES": {}},
+        "CHAT": {"ASSISTANT": Assistant(ScriptedModel(*["Yes."] * 3)), "THROTTLE_RATE": None},
+        "STORAGE_QUOTA": LIMIT,
+    }
+    cache.clear()
+
+
+@pytest.fixture
+def ann() -> User:
+    ann = User.objects.create_user("ann")
+    ann.user_permissions.set(Permission.objects.filter(codename__in=["import_conversation", "set_conversation"]))
+    return ann
+
+
+@pytest.fixture
+def api(ann) -> APIClient:
+    return APIClient(headers={"Authorization": f"Bearer {Token.objects.create(user=ann).key}"})
+
+
+def asking(text: str) -> dict:
+    return {"messages": [{"message": {"role": "user", "content": text}}]}
+
+
+def exported() -> str:
+    get_chat_memory(NAMED).add(UserMessage(LONG))
+    lines = "".join(export_lines(Conversation.objects.filter(memory_id=NAMED)))
+    Conversation.objects.filter(memory_id=NAMED).delete()
+    return lines
+
+
+WAYS = {
+    "messages": lambda api: api.post(f"{ROOT}c/messages/", asking(LONG), format="json"),
+    "memory": lambda api: api.put(f"{ROOT}c/memory/", asking(LONG), format="json"),
+    "metadata of a message": lambda api: api.patch(
+        f"{ROOT}c/messages/1/", {"metadata": {"feedback": LONG}}, format="json"
+    ),
+    "metadata": lambda api: api.patch(f"{ROOT}c/", {"metadata": {"a": LONG}}, format="json"),
+    "conversation": lambda api: api.post(ROOT, {"metadata": {"a": LONG}}, format="json"),
+    "fork": lambda api: api.post(f"{ROOT}c/fork/", {}, format="json"),
+    "import": lambda api: api.post("/api/import/?rename=1", exported(), content_type="application/jsonl"),
+    "items": lambda api: api.post(f"{OPENAI}/c/items", {"items": [{"role": "user", "content": LONG}]}, format="json"),
+    "conversation of items": lambda api: api.post(
+        OPENAI, {"items": [{"role": "user", "content": LONG}]}, format="json"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_by_each_way_only_as_much_is_stored_as_is_allowed(way, api, ann, settings):
+    get_chat_memory("c", owner=ann).add(UserMessage(LONG))
+    before = Message.objects.count(), stored_size(ann.pk)
+
+    response = WAYS[way](api)
+
+    assert response.status_code == 400
+    assert f"and may have {LIMIT} at most; erase some of them" in response.content.decode()
+    assert (Message.objects.count(), stored_size(ann.pk)) == before
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "STORAGE_QUOTA": None}
+    assert WAYS[way](api).status_code < 300
+
+
+def test_a_question_is_refused_before_the_model_is_asked(api, ann):
+    get_chat_memory("c", owner=ann).add(UserMessage(LONG))
+    key = Token.objects.get(user=ann).key
+    body = {"id": NAMED, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": LONG}]}]}
+
+    async def post():
+        headers = {"Authorization": f"Bearer {key}"}
+        return await AsyncClient().post("/api/chat", body, content_type="application/json", headers=headers)
+
+    response = asyncio.run(post())
+
+    assert response.status_code == 400
+    assert f"and may have {LIMIT} at most" in response.content.decode()
+    assert Message.objects.count() == 1
+
+
+def test_the_user_is_shown_how_much_there_is_and_what_others_store_does_not_count(api, ann, settings):
+    get_chat_memory("others", owner=User.objects.create_user("bob")).add(UserMessage(LONG))
+    get_chat_memory("nobodys").add(UserMessage(LONG))
+    get_chat_memory("c", owner=ann).add(UserMessage("x" * 1_000))
+    Conversation.objects.filter(memory_id="c").update(metadata={"a": "y" * 1_000})
+
+    found = api.get("/api/storage/").json()
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "STORAGE_QUOTA": None}
+
+    assert found["limit"] == LIMIT
+    assert 2_000 < found["stored"] < 2_100
+    assert api.get("/api/storage/").json() == {**found, "limit": None}
+    assert APIClient().get("/api/storage/").status_code == 401
+
+
+def test_erasing_makes_room(api, ann):
+    get_chat_memory("c", owner=ann).add(UserMessage(LONG))
+    new = str(uuid.uuid4())
+    assert api.post(ROOT, {"memory_id": new}, format="json").status_code == 201
+    assert api.post(f"{ROOT}{new}/messages/", asking(LONG), format="json").status_code == 400
+
+    api.delete(f"{ROOT}c/")
+
+    assert api.post(f"{ROOT}{new}/messages/", asking(LONG), format="json").status_code == 201
+
+
+class Paying(AccessPolicy):
+    def max_stored(self, request) -> int | None:
+        return None if request.user.username == "ann" else 10
+
+
+def test_the_policy_decides_for_each_user(api, ann, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ACCESS_POLICY": f"{__name__}.Paying"}
+    get_chat_memory("c", owner=ann).add(UserMessage(LONG))
+    bob = APIClient(headers={"Authorization": f"Bearer {Token.objects.create(user=User.objects.create_user('b')).key}"})
+
+    assert api.post(f"{ROOT}c/messages/", asking(LONG), format="json").status_code == 201
+    assert bob.post(OPENAI, {"items": [{"role": "user", "content": "hi"}]}, format="json").status_code == 400
+    assert json.loads(bob.get("/api/storage/").content)["limit"] == 10
