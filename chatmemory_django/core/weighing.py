@@ -39,10 +39,13 @@ LONG = 10
 """How many letters a word has that may be a compound."""
 
 NEIGHBOUR = 0.2
-"""Which part of its weight a message gives to each of its neighbours that weigh anything."""
+"""
+Which part of its weight a message gives to each of its neighbours that weigh anything, and one that only asks to the
+next one, its answer, if that weighs anything or not.
+"""
 
-ASKED, ANSWERED = 0.3, 0.5
-"""Which part of its weight a message keeps that only asks, and which part it gives to the next one, its answer."""
+ASKS = 0.15
+"""Which part of its weight a message keeps that only asks: less than it gives to its answer."""
 
 _MARKS = "\u0300-\u036f"
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -191,12 +194,13 @@ class _Counted:
                 own[place] += weight * times * (REPEATED + 1) / (times + longer)
         total: defaultdict[Key, float] = defaultdict(float)
         for place, weight in own.items():
-            asks = only_asks(self._written[place][2])
-            total[self._written[place][:2]] += weight * (ASKED if asks else 1)
-            for beside, part in ((place - 1, NEIGHBOUR), (place + 1, ANSWERED if asks else NEIGHBOUR)):
-                is_there = 0 <= beside < len(self._written) and self._written[beside][0] == self._written[place][0]
-                if is_there and (beside in own or part == ANSWERED):
-                    total[self._written[beside][:2]] += weight * part
+            conversation, sequence, text = self._written[place]
+            asks = only_asks(text)
+            total[conversation, sequence] += weight * (ASKS if asks else 1)
+            for beside in (place - 1, place + 1):
+                is_there = 0 <= beside < len(self._written) and self._written[beside][0] == conversation
+                if is_there and (beside in own or (asks and beside > place)):
+                    total[self._written[beside][:2]] += weight * NEIGHBOUR
         return total
 
 
