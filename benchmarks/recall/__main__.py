@@ -13,6 +13,7 @@ if __name__ == "__main__":
     servers = ("postgresql", "sqlite", "mariadb")
     parser.add_argument("--data", type=Path, help="a file of LoCoMo or LongMemEval; by default, a set of our own")
     parser.add_argument("--on", nargs="+", choices=servers, default=servers, metavar="SERVER")
+    parser.add_argument("--every", type=int, default=1, help="ask every Nth question of a person")
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     options = parser.parse_args()
 
@@ -33,6 +34,8 @@ if __name__ == "__main__":
     index = finding.index
     asking = [*people(options.data or OWN)]
     of = "own" if options.data is None else "locomo" if len(asking[0].questions) > 1 else "longmemeval"
+    for person in asking:
+        person.questions = person.questions[:: options.every]
     for server in options.on:
         with database(server):
             stored = measure.store(asking, server)
