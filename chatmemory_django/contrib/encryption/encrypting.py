@@ -18,8 +18,8 @@ from chatmemory_django.contrib.encryption.ciphers import APP, FILE, Cipher, inst
 from chatmemory_django.contrib.encryption.kept import kept
 from chatmemory_django.contrib.encryption.values import PREFIX, EncryptionError
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.isolation import as_now, sees_otherwise
 from chatmemory_django.db.row_codec import Stored, address_of
+from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.models import (
     Conversation,
     Message,
@@ -28,7 +28,7 @@ from chatmemory_django.models import (
 )
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.message_codec import MessageCodec
-from chatmemory_django.operations.whole import PAGE_CHARACTERS, for_writing, in_lock, keys
+from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS, for_writing, in_lock, keys
 
 ROWS = 100
 """How many rows are encrypted while a conversation is locked, fewer if they are large."""
