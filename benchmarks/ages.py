@@ -20,6 +20,7 @@ ABOUT = {
     **dict.fromkeys(("turn", "leanest", "flat", "add", "read", "window"), MEMORY),
     **dict.fromkeys(("threads", "disk", "memory", "branches"), MEMORY),
     "search": (*MEMORY, "contrib/search"),
+    "recall": ("core/weighing.py", "models/finding.py", "operations/recall.py", "operations/searching.py"),
 }
 """What of the package a table is about, by the first word of its name. The others are about all of it."""
 

@@ -59,9 +59,9 @@ def message_from_json(text: str | bytes) -> ChatMessage:
     return message
 
 
-def messages_from_json(text: str | bytes) -> list[ChatMessage]:
-    """Return the messages in *text*, in order."""
-    return _decode(text, _messages_decoder) or []
+def messages_from_json(text: str | bytes | None) -> list[ChatMessage]:
+    """Return the messages in *text*, in order; none for None, as a store may have no value yet."""
+    return [] if text is None else _decode(text, _messages_decoder) or []
 
 
 def _as_written(message: ChatMessage, where: str) -> ChatMessage:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
+
+_M = TypeVar("_M")
 
 MAX_ATTRIBUTE_DEPTH = 100
 """
@@ -141,7 +143,12 @@ class Video(_Media, frozen=True):
 
 
 class PdfFile(_Media, frozen=True):
-    """A PDF document."""
+    """A PDF document: its *mime_type* is "application/pdf" unless another one is given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mime_type is None:
+            force_setattr(self, "mime_type", "application/pdf")  # as in LangChain4j, which writes it, too
 
 
 class TextContent(_Value, frozen=True, tag_field="type", tag="TEXT"):
@@ -289,6 +296,11 @@ class AiMessage(_Value, frozen=True, tag_field="type", tag="AI"):
         if self.attributes is not NO_ATTRIBUTES:
             _check_attributes(self)
 
+    @property
+    def images(self) -> list[Image]:
+        """The images that the model has made, as LangChain4j keeps them: in the attribute ``generated_images``."""
+        return msgspec.convert(self.attributes.get("generated_images", ()), list[Image])
+
 
 class _TakesContents(msgspec.StructMeta):
     """Metaclass that explains what to pass instead of ``text``, which LangChain4j's builder accepts."""
@@ -348,6 +360,11 @@ class ToolExecutionResultMessage(
     ) -> ToolExecutionResultMessage:
         """Return a result for *request*."""
         return cls(request.id, request.name, contents, is_error)
+
+    @property
+    def has_single_text(self) -> bool:
+        """See ``UserMessage.has_single_text``."""
+        return _has_single_text(self.contents)
 
     @property
     def text(self) -> str:
@@ -411,6 +428,12 @@ def checked_messages(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]
             if not isinstance(message, MESSAGE_CLASSES):
                 raise TypeError(f"messages[{index}] must be a message, not {type(message).__name__}.")
     return checked
+
+
+def one_by_one(messages: Sequence[_M | Iterable[_M]]) -> Sequence[_M]:
+    """Return *messages*, or those in the iterable that is the only one: as the overloads of LangChain4j's memories."""
+    only = messages[0] if len(messages) == 1 else None
+    return tuple(only) if isinstance(only, Iterable) else messages  # type: ignore[return-value]
 
 
 def new_messages(messages: Iterable[ChatMessage | NewMessage]) -> list[NewMessage]:

@@ -14,7 +14,7 @@ from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.tool_calls import repair_tools
 from chatmemory_django.core.windows import Window
 from chatmemory_django.memory.turns import Begun, Persist, Turn
-from chatmemory_django.messages import ChatMessage, NewMessage, checked_messages
+from chatmemory_django.messages import ChatMessage, NewMessage, checked_messages, one_by_one
 from chatmemory_django.private import private
 from chatmemory_django.stores.base import (
     Appended,
@@ -102,9 +102,14 @@ class ChatMemory(ABC):
         return f"<{type(self).__name__} {self.id!r} in {self.store!r}>"
 
     @private
-    def add(self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False) -> list[int]:
+    def add(
+        self,
+        *messages: ChatMessage | NewMessage | Iterable[ChatMessage | NewMessage],
+        after: int | None = None,
+        repeats: bool = False,
+    ) -> list[int]:
         """
-        Add *messages* at the end, all or none, and evict what no longer fits.
+        Add *messages*, or those in one iterable, at the end, all or none, and evict what no longer fits.
 
         Pass a ``NewMessage`` to store metadata, a client message id or another framework's original with a message. A
         system message equal to the first one in the memory changes nothing; a different one replaces it. With *after*,
@@ -115,9 +120,10 @@ class ChatMemory(ABC):
         Returns the key of each message, in the Django store its sequence; for a message that was not stored again, the
         key of the existing one.
         """
-        if not messages:
+        given: Sequence[ChatMessage | NewMessage] = one_by_one(messages)
+        if not given:
             return []
-        appended = self._append(messages, after=after, repeats=repeats)
+        appended = self._append(given, after=after, repeats=repeats)
         if appended.eviction.evicted:
             self._after_eviction()
         return appended.keys
@@ -151,9 +157,15 @@ class ChatMemory(ABC):
         return appended
 
     @private
-    def set(self, messages: Iterable[ChatMessage]) -> None:
-        """Replace the memory with those of *messages* that fit. No system message is moved or replaced."""
-        self.store.replace_messages(self.id, checked_messages(messages), self.window())
+    def set(self, *messages: ChatMessage | Iterable[ChatMessage]) -> None:
+        """
+        Replace the memory with those of *messages*, or those in one iterable, that fit.
+
+        No system message is moved or replaced. To leave nothing, pass an empty list, or call ``clear``.
+        """
+        if not messages:
+            raise TypeError("set() takes at least one message, or an iterable of messages.")
+        self.store.replace_messages(self.id, checked_messages(one_by_one(messages)), self.window())
 
     def messages(self) -> list[ChatMessage]:
         """Return the messages that currently fit the window, oldest first; nothing is written."""
@@ -253,20 +265,24 @@ class ChatMemory(ABC):
 
     @private
     async def aadd(
-        self, *messages: ChatMessage | NewMessage, after: int | None = None, repeats: bool = False
+        self,
+        *messages: ChatMessage | NewMessage | Iterable[ChatMessage | NewMessage],
+        after: int | None = None,
+        repeats: bool = False,
     ) -> list[int]:
         """See ``add``."""
-        if not messages:
+        given: Sequence[ChatMessage | NewMessage] = one_by_one(messages)
+        if not given:
             return []
-        appended = await self.store.run(self._append, messages, after=after, repeats=repeats)
+        appended = await self.store.run(self._append, given, after=after, repeats=repeats)
         if appended.eviction.evicted:
             await self._aafter_eviction()
         return appended.keys
 
     @private
-    async def aset(self, messages: Iterable[ChatMessage]) -> None:
+    async def aset(self, *messages: ChatMessage | Iterable[ChatMessage]) -> None:
         """See ``set``."""
-        await self.store.run(self.set, messages)
+        await self.store.run(self.set, *messages)
 
     async def amessages(self) -> list[ChatMessage]:
         """See ``messages``."""

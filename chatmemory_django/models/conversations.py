@@ -59,7 +59,7 @@ from chatmemory_django.models.fields import (
     with_default,
 )
 from chatmemory_django.models.lookups import MetadataEntry
-from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
+from chatmemory_django.models.messages import Match, Message, MessageQuerySet, before_memory, beginning_of_text
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 
@@ -167,13 +167,14 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         known = self.filter(memory_id__in={name, name.lower()})
         return known if known.exists() else None
 
-    def search(self, text: str, *, types: Collection[MessageType] | None = None) -> Self:
+    def search(self, text: str, *, types: Collection[MessageType] | None = None, match: Match = "all") -> Self:
         """
         Return conversations with *text* in their memory id or title, or with a message that ``containing`` finds.
 
         Only messages of *types* are searched: users without permission to read other messages must not find
         conversations by them. None searches all types; without any, only memory ids are searched. If *text* is the
-        memory id of one of these conversations, and a UUID, only that is returned.
+        memory id of one of these conversations, and a UUID, only that is returned. With *match* "any", they are those
+        of the messages that ``MessageQuerySet.search`` finds with any of the words, which are looked for at once.
 
         This takes a query for a UUID, and two if ``chatmemory_django.contrib.search`` is installed on PostgreSQL:
         whether there are many conversations, and the word is rare, decides whether the index is used.
@@ -181,6 +182,10 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         known = self.known_as(text)
         if known is not None:
             return known
+        if match == "any":
+            messages = Message.objects.using(self.db).filter(conversation__in=self.order_by().values("pk"))
+            found = messages.search(text, types=types, match=match).values_list("conversation", flat=True)
+            return self.filter(pk__in={*found})
         named = Q(memory_id__icontains=text)
         if types is not None and not types:
             return self.filter(named)

@@ -6,13 +6,15 @@ An app that keeps an index of the messages makes it the ``index`` in its ``AppCo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django.db.models import BooleanField, F, FloatField, Lookup, Q, Subquery, Value
+from django.apps import apps
+from django.db.models import BooleanField, Case, F, FloatField, Lookup, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce, Concat, Left, Length, NullIf, Replace, StrIndex, Upper
 
 from chatmemory_django.core.excerpts import terms_of
+from chatmemory_django.core.weighing import Key, Weighing, Written, words_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -27,6 +29,15 @@ RANKED = 500
 
 RANKED_LENGTH = 4_000
 """How many characters of a message are considered for its rank."""
+
+WEIGHED = 10_000
+"""How many messages are read to weigh those with any of the words, the newest ones: this bounds its time."""
+
+WEIGHED_LENGTH = 2_000
+"""How many characters of each of them are read."""
+
+MAX_WEIGHED = 100
+"""How many messages with any of the words are found at most, the best ones."""
 
 NEWEST_FIRST = ("-created_at", "-conversation_id", "-sequence")
 
@@ -60,6 +71,54 @@ def rank_of(text: str, terms: Sequence[str]) -> Combinable:
         missed = Value(1.0) + length / Value(_LONG)
         rank -= Value(weight) * missed / (times + missed)
     return rank  # type: ignore[no-any-return]
+
+
+def weigh(scope: QuerySet[Any], text: str, owner: Any) -> dict[Key, float]:
+    """
+    Return the weights of those messages of *scope* that answer *text* best, best first.
+
+    The newest ``WEIGHED`` are read, in Python, so that databases and indexes make no difference: of the conversations
+    of *owner*, a primary key, those that were used last; otherwise, those that began last. If there are more messages,
+    an index is asked which of them have the rarest words.
+    """
+    if not words_of(text):
+        return {}
+    bound = None if owner is None else _newest_of(scope, owner)
+    written = [*_read(scope if bound is None else scope.filter(bound))[:WEIGHED]]
+    weighing = Weighing(text, written[::-1])
+    beyond: list[Written] = []
+    if index is not None and (bound is not None or len(written) == WEIGHED):
+        for word in weighing.rarest():
+            beyond += _read(scope.filter(index.candidates(scope, (word,))))[:RANKED]
+    return weighing.best(MAX_WEIGHED, sorted(set(beyond)))
+
+
+def weight_of(weights: Mapping[Key, float]) -> Case:
+    """Return an expression for the weight of a message that is among *weights*."""
+    whens = (When(conversation=each[0], sequence=each[1], then=Value(weights[each])) for each in weights)
+    return Case(*whens, output_field=FloatField())
+
+
+def _read(messages: QuerySet[Any]) -> QuerySet[Any, Written]:
+    beginning = Left("text", WEIGHED_LENGTH)
+    return messages.order_by("-conversation_id", "-sequence").values_list("conversation_id", "sequence", beginning)
+
+
+def _newest_of(scope: QuerySet[Any], owner: Any) -> Q | None:
+    """
+    Return a condition for about ``WEIGHED`` messages of *owner* in *scope*, by how many each conversation has had; None
+    if there are fewer.
+    """
+    conversations = apps.get_model("chatmemory", "Conversation")._default_manager.using(scope.db).filter(owner=owner)
+    counts = conversations.order_by("-active_hour", "-pk").values_list("pk", "next_sequence")
+    whole: list[int] = []
+    left = WEIGHED
+    for pk, next_sequence in counts[: WEIGHED // 2]:  # a question and an answer each
+        if next_sequence > left:
+            return Q(conversation__in=whole) | Q(conversation=pk, sequence__gte=next_sequence - left)
+        whole.append(pk)
+        left -= next_sequence - 1
+    return Q(conversation__in=whole) if len(whole) == WEIGHED // 2 else None
 
 
 class Rows(Subquery):

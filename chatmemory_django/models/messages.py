@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
     from django.db.models.expressions import Combinable
 
+
+Match: TypeAlias = Literal["all", "any"]
+"""Whether a search finds messages with all of its words, or with any."""
+
+MATCHES = get_args(Match)
 
 MAX_PARTS = 100
 """How many parts of a path one query reads at most: SQLite limits the depth of an expression to 1,000."""
@@ -106,15 +111,20 @@ class MessageQuerySet(models.QuerySet["Message"]):
         *,
         owner: AbstractBaseUser | AnonymousUser | None = None,
         types: Collection[MessageType] | None = None,
+        match: Match = "all",
     ) -> Self:
         """
         Return the messages that match *text* best, each with its ``rank``, best first; equal ranks newest first.
 
-        They are those that ``containing`` finds, limited to the newest 500. With *owner*, only conversations of that
-        user are searched, none for an anonymous user; with *types*, only messages of those types: users without
+        They are those that ``containing`` finds, limited to the newest 500. With *match* "any", they are the best 100
+        that answer *text* with any of its words, see ``core.weighing``; they are looked for at once, in a few queries,
+        among the newest 10,000, and beyond them for rare words that an index finds. With *owner*, only conversations of
+        that user are searched, none for an anonymous user; with *types*, only messages of those types: users without
         permission to read other messages must not find them. The app ``chatmemory_django.contrib.search`` makes this
         fast.
         """
+        if match not in MATCHES:
+            raise ValueError(f"match must be one of {', '.join(MATCHES)}, not {match!r}.")
         terms = terms_of(text)
         if not terms or not is_storable(text) or (owner is not None and not owner.is_authenticated):
             return self.none()
@@ -125,6 +135,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
             scope = scope.filter(type__in=types)
         if row_codec.installed is not None:
             raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
+        if match == "any":
+            weights = finding.weigh(scope, text, None if owner is None else owner.pk)
+            answering = scope.with_keys(weights).annotate(rank=finding.weight_of(weights))
+            return answering.order_by("-rank", *NEWEST_FIRST)
         index = finding.index
         found = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)
         best = scope.filter(found).annotate(rank=rank_of(text, terms))

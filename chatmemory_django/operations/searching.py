@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models import Q
+
 from chatmemory_django import observing
-from chatmemory_django.core.excerpts import Snippet
+from chatmemory_django.core.excerpts import MAX_SNIPPET, Snippet
+from chatmemory_django.core.weighing import Key, beginning_of, only_asks, words_of
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.messages import Match, beginning_of_text
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
     from django.db.models import QuerySet
+
+
+BESIDE = 5
+"""How many messages before a hit, and after it, are read to find what was written there: some are calls of tools."""
+
+
+class Nearby(NamedTuple):
+    """What was written just before a message that was found, or just after it."""
+
+    sequence: int
+    type: str
+    beginning: str
 
 
 class Hit(NamedTuple):
@@ -28,25 +47,58 @@ class Hit(NamedTuple):
     snippet: Snippet
 
 
+class Passage(NamedTuple):
+    """A message that was found, and what was written beside it."""
+
+    hit: Hit
+    before: Nearby | None
+    after: Nearby | None
+
+
 def find_messages(
     conversations: QuerySet[Conversation],
     text: str,
     *,
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
+    match: Match = "all",
     start: int = 0,
     stop: int,
 ) -> list[Hit]:
     """
     Return the messages that ``Message.objects.search`` finds, best first, from *start* up to *stop*.
 
-    Only messages of *types* are found, in those of *conversations* that belong to *owner*. This takes up to three
-    queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
+    Only messages of *types* are found, in those of *conversations* that belong to *owner*. To find those with all words
+    takes up to three queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
     """
     with observing.Operation("search"):
-        hits = _found(conversations, text, owner, types, slice(start, stop))
+        hits = _found(conversations, text, owner, types, match, slice(start, stop))
         observing.note("counted", records=len(hits))
-    return hits
+    return [*hits.values()]
+
+
+def find_answers(
+    conversations: QuerySet[Conversation],
+    question: str,
+    *,
+    owner: AbstractBaseUser | AnonymousUser,
+    types: Collection[MessageType],
+    stop: int,
+) -> list[Passage]:
+    """
+    Return up to *stop* messages that answer *question*, best first, for a model: it asks in sentences.
+
+    First come those with all words, then those with any. A message that only asks comes after what answers it, or with
+    its answer, if that is the next message: each hit has those beside it. See ``find_messages`` for the rest.
+    """
+    with observing.Operation("search"):
+        every = _found(conversations, question, owner, types, "all", slice(stop))
+        first = {key: hit for key, hit in every.items() if not only_asks(str(hit.snippet))}
+        is_enough = len(first) == stop
+        more = {} if is_enough else _found(conversations, question, owner, types, "any", slice(2 * stop))
+        answers = _with_beside(conversations, {**first, **more, **every}, owner, types)[:stop]
+        observing.note("counted", records=len(answers))
+    return answers
 
 
 def _found(
@@ -54,17 +106,51 @@ def _found(
     text: str,
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
+    match: Match,
     part: slice,
-) -> list[Hit]:
-    messages = Message.objects.using(conversations.db)
-    scope = messages.filter(conversation__in=conversations.order_by().values("pk"))
-    found = scope.search(text, owner=owner, types=types).select_related("conversation")
-    rows = list(found.defer("text", "payload", "verbatim", "metadata")[part])
+) -> dict[Key, Hit]:
+    found = _messages(conversations).search(text, owner=owner, types=types, match=match)
+    rows = list(found.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[part])
     if not rows:
-        return []
-    snippets = messages.with_keys(row.pk for row in rows).snippets(text)
-    return [
-        Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
+        return {}
+    shown = text if match == "all" else " ".join(map(beginning_of, words_of(text)))
+    snippets = Message.objects.using(conversations.db).with_keys(row.pk for row in rows).snippets(shown)
+    return {
+        row.pk: Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
         for row in rows
         if (snippet := snippets.get(row.pk)) and snippet.parts  # the others were removed after they were found
-    ]
+    }
+
+
+def _messages(conversations: QuerySet[Conversation]) -> MessageQuerySet:
+    return Message.objects.using(conversations.db).filter(conversation__in=conversations.order_by().values("pk"))
+
+
+def _with_beside(
+    conversations: QuerySet[Conversation],
+    hits: dict[Key, Hit],
+    owner: AbstractBaseUser | AnonymousUser,
+    types: Collection[MessageType],
+) -> list[Passage]:
+    """
+    Return *hits* with what was written beside them, in one query, without those that were removed since, and without
+    questions whose answer is a better hit.
+    """
+    near = [Q(conversation=pk, sequence__range=(at - BESIDE, at + BESIDE)) for pk, at in hits]
+    if not near:
+        return []
+    owned = _messages(conversations).filter(reduce(or_, near), conversation__owner=owner.pk, type__in=types)
+    rows = owned.history().exclude(text="").order_by("sequence")
+    written: defaultdict[int, list[Nearby]] = defaultdict(list)
+    for pk, *values in rows.values_list("conversation_id", "sequence", "type", beginning_of_text(MAX_SNIPPET + 1)):
+        written[pk].append(Nearby(*values))
+    answers: dict[Key, Passage] = {}
+    for (pk, at), hit in hits.items():
+        near_it = [each for each in written[pk] if abs(each.sequence - at) <= BESIDE]
+        before = [each for each in near_it if each.sequence < at]
+        after = [each for each in near_it if each.sequence > at]
+        is_removed = len(before) + len(after) == len(near_it)
+        is_answered = after and (pk, after[0].sequence) in answers and only_asks(str(hit.snippet))
+        if not is_removed and not is_answered:
+            answers[pk, at] = Passage(hit, before[-1] if before else None, after[0] if after else None)
+    return [*answers.values()]

@@ -33,7 +33,7 @@ from chatmemory_django.rest.messages import refuse_types
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
 from chatmemory_django.rest.problems import InvalidQuery, Problem, protected
-from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
+from chatmemory_django.rest.queries import MatchQuery, MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
     ConversationSerializer,
@@ -75,7 +75,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         "rewind": FromSerializer,
         "switch": FromSerializer,
     }
-    query_serializers = {"memory": MemoryQuery, "set_memory": ShownQuery}  # noqa: RUF012
+    query_serializers = {"list": MatchQuery, "memory": MemoryQuery, "set_memory": ShownQuery}  # noqa: RUF012
     lookup_field = "memory_id"
     lookup_value_regex = "[^/]+"
 

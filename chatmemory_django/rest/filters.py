@@ -174,7 +174,7 @@ class ConversationFilter(filters.FilterSet):
 
     def filter_search(self, queryset: Any, name: str, value: str) -> Any:
         """Filter by a search, which includes only messages that the user may read."""
-        return queryset.search(value, types=_view(self).listed_types)
+        return queryset.search(value, types=_view(self).listed_types, match=_view(self).query.get("match", "all"))
 
 
 class MessageFilter(filters.FilterSet):

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from chatmemory_django import conf
 from chatmemory_django.core.excerpts import MAX_SEARCH
 from chatmemory_django.core.limits import MAX_INTEGER
+from chatmemory_django.models.messages import MATCHES
 
 
 class ShownQuery(serializers.Serializer[Any]):
@@ -52,7 +53,17 @@ class MemoryQuery(ShownQuery):
     )
 
 
-class SearchQuery(serializers.Serializer[Any]):
+class MatchQuery(serializers.Serializer[Any]):
+    """How a search matches. It is not a filter: nothing is erased by it."""
+
+    match = serializers.ChoiceField(
+        choices=MATCHES,
+        required=False,
+        help_text="With `any`, `search` finds the 100 messages that answer best with any of the words.",
+    )
+
+
+class SearchQuery(MatchQuery):
     """What to search for."""
 
     search = serializers.CharField(

@@ -69,7 +69,7 @@ class SearchView(ChatMemoryView):
         Search the user's messages, the best matches first.
 
         Only messages that the user may read are found, on the current path of the user's own conversations. The newest
-        500 matches are ranked.
+        500 matches are ranked. If nothing has all words, ask again with `match=any`.
         """
         if "search" not in self.query:
             raise InvalidQuery({"search": "It is required: the words to search for."})
@@ -79,6 +79,7 @@ class SearchView(ChatMemoryView):
             self.query["search"],
             owner=request.user,
             types=self.policy.readable_types(request, own=True),
+            match=self.query.get("match", "all"),
         )
         page = self.paginate_queryset(find)  # type: ignore[arg-type]  # this paginator takes a function
         return self.get_paginated_response(self.get_serializer(page, many=True).data)

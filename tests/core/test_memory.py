@@ -797,3 +797,37 @@ class TestAsync:
 
         assert asyncio.run(talk()) is False
         assert memory.messages() == [U1]
+
+
+class TestOverloads:
+    """LangChain4j's memories take messages one by one, and in one list."""
+
+    @pytest.mark.parametrize("collected", [list, tuple, iter])
+    @pytest.mark.parametrize("verb", ["add", "set"])
+    def test_messages_may_be_passed_in_one_iterable(self, collected, verb):
+        memory = MessageWindowChatMemory(max_messages=9)
+        getattr(memory, verb)(collected([U1, A1]))
+
+        assert memory.messages() == [U1, A1]
+
+    @pytest.mark.parametrize("verb", ["add", "set", "aadd", "aset"])
+    def test_or_one_by_one(self, verb):
+        memory = MessageWindowChatMemory(max_messages=9)
+        called = getattr(memory, verb)(U1, A1)
+        if verb.startswith("aa") or verb == "aset":
+            asyncio.run(called)
+
+        assert memory.messages() == [U1, A1]
+
+    def test_nothing_is_not_a_memory(self):
+        memory = MessageWindowChatMemory(max_messages=9)
+        memory.add(U1)
+
+        assert memory.add([]) == []
+        with pytest.raises(TypeError, match="at least one message"):
+            memory.set()
+        with pytest.raises(TypeError, match=r"messages\[0\] must be a message, not str"):
+            memory.add("Hi")
+        assert memory.messages() == [U1]
+        memory.set([])
+        assert memory.messages() == []

@@ -537,3 +537,23 @@ class TestSubclassesOfPlainTypes:
         message = CustomMessage({"temperature": Celsius(21.5), "level": IntEnum("Level", "LOW").LOW})
 
         assert [type(value) for value in message.attributes.values()] == [float, int]
+
+
+def test_a_pdf_without_a_type_is_one():
+    assert PdfFile(url="a").mime_type == PdfFile(url="a", mime_type=None).mime_type == "application/pdf"
+    assert PdfFile(url="a", mime_type="application/x-pdf").mime_type == "application/x-pdf"
+    assert PdfFile(url="a") == PdfFile(url="a", mime_type="application/pdf")
+
+
+def test_a_result_knows_whether_it_is_a_single_text():
+    assert ToolExecutionResultMessage("1", "t", "x").has_single_text
+    assert not ToolExecutionResultMessage("1", "t", [TextContent("a"), TextContent("b")]).has_single_text
+
+
+def test_an_answer_has_the_images_that_the_model_made():
+    made = {"url": "https://example.com/a.png", "mimeType": "image/png", "revisedPrompt": "A cat"}
+
+    assert AiMessage("x").images == []
+    assert AiMessage("x", attributes={"generated_images": [made]}).images == [
+        Image(url="https://example.com/a.png", mime_type="image/png", revised_prompt="A cat")
+    ]

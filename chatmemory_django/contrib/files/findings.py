@@ -130,7 +130,7 @@ def _lost(using: str, folder: str, there: Collection[str]) -> Iterator[FileFindi
 
 
 def _altered(using: str, folder: str, there: Collection[str]) -> Iterator[FileFinding]:
-    named = _in_folder(using, folder).filter(references__sequence__isnull=False)
+    named = _in_folder(MediaFile, using, folder).filter(references__sequence__isnull=False)
     rows = named.order_by("name", *_MESSAGE).values_list("name", "sha256", "references__conversation", *_MESSAGE)
     seen: set[str] = set()
     for name, sha256, key, memory_id, sequence in rows.iterator():

@@ -19,7 +19,7 @@ from chatmemory_django.messages import AiMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.messages import MESSAGE_SIZE
-from chatmemory_django.operations.searching import find_messages
+from chatmemory_django.operations.searching import Nearby, find_answers
 
 MAX_TEXT = 4_000
 """Maximum number of characters of a message that are returned."""
@@ -61,7 +61,15 @@ class ConversationMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     length: Annotated[int | None, msgspec.Meta(description="Length of the whole text, if it was cut.")] = None
 
 
-class FoundMessage(msgspec.Struct, frozen=True):
+class NearMessage(msgspec.Struct, frozen=True):
+    """What was written just before or after a message that was found."""
+
+    sequence: int
+    role: str
+    text: Annotated[str, msgspec.Meta(description="Its beginning.")]
+
+
+class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message that was found."""
 
     conversation_id: str
@@ -70,6 +78,8 @@ class FoundMessage(msgspec.Struct, frozen=True):
     role: str
     excerpt: str
     created_at: str
+    before: NearMessage | None = None
+    after: NearMessage | None = None
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
@@ -103,7 +113,8 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         msgspec.Meta(
             min_length=1,
             max_length=500,
-            description='Words or parts of words, all of which must occur; "quotes" for phrases.',
+            description="Words, or a question: messages with all words come first, then those with some, rare ones "
+            'counting most. "Quotes" for phrases.',
         ),
     ]
     limit: _Limit = 10
@@ -111,7 +122,7 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def run(self, request: HttpRequest) -> FoundMessages:
         """Return the matching messages of the user of *request*."""
         reader = _Reader(request)
-        hits = find_messages(reader.conversations, self.query, owner=reader.user, types=reader.types, stop=self.limit)
+        found = find_answers(reader.conversations, self.query, owner=reader.user, types=reader.types, stop=self.limit)
         return FoundMessages(
             [
                 FoundMessage(
@@ -121,8 +132,10 @@ class SearchConversations(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
                     ROLES[MessageType(hit.type)],
                     str(hit.snippet),
                     aware(hit.created_at).isoformat(),
+                    _near(before),
+                    _near(after),
                 )
-                for hit in hits
+                for hit, before, after in found
             ]
         )
 
@@ -197,6 +210,12 @@ class _Reader:
     def types_in(self, conversation: Conversation) -> Collection[MessageType]:
         """Return the types of messages that the user may read in *conversation*."""
         return self._policy.readable_types(self._asked, own=self._policy.is_own(self._asked, conversation))
+
+
+def _near(beside: Nearby | None) -> NearMessage | None:
+    if beside is None:
+        return None
+    return NearMessage(beside.sequence, ROLES[MessageType(beside.type)], beside.beginning)
 
 
 def _message(row: Message) -> ConversationMessage:

@@ -17,6 +17,7 @@ export class Conversations {
         this.list = root.querySelector("[data-part=conversations]");
         this.more = root.querySelector("[data-part=more]");
         this.empty = root.querySelector("[data-part=empty]");
+        this.any = root.querySelector("[data-part=any]");
         this.search = root.querySelector("input[type=search]");
         this.archived = root.querySelector("[data-part=archived]");
         this.menu = new ConversationMenu({
@@ -30,6 +31,7 @@ export class Conversations {
             this.#timer = setTimeout(() => this.load().catch(onProblem), SOON);
         });
         this.search.form.addEventListener("submit", event => event.preventDefault());
+        this.any.addEventListener("click", () => this.load({match: "any"}).catch(onProblem));
         this.more.addEventListener("click", () => this.#loadMore().catch(onProblem));
         this.archived.addEventListener("click", () => {
             this.archived.setAttribute("aria-pressed", this.archived.ariaPressed !== "true");
@@ -37,11 +39,13 @@ export class Conversations {
         });
     }
 
-    async load() {
+    /** Load the first page; *match* is "any" if any of the words are enough that the user searches for. */
+    async load({match = "all"} = {}) {
+        clearTimeout(this.#timer); // the button may be pressed while the user types
         const words = this.search.value.trim();
         const asked = ++this.#asked;
         const query = new URLSearchParams({
-            page_size: 30, ordering: "-is_pinned", is_archived: this.archived.ariaPressed, ...(words ? {search: words} : {}),
+            page_size: 30, ordering: "-is_pinned", is_archived: this.archived.ariaPressed, ...(words ? {search: words, match} : {}),
         });
         const page = await rest(`${CONVERSATIONS}?${query}`);
         if (asked !== this.#asked) return; // the user has typed more
@@ -50,6 +54,7 @@ export class Conversations {
         this.#period = null;
         this.#append(page);
         this.empty.hidden = page.results.length > 0;
+        this.any.hidden = this.empty.hidden || match === "any" || !words;
         this.empty.textContent = text(words ? "nothing_found" : "no_conversations");
         if (focused) this.#linkOf(focused)?.focus();
     }

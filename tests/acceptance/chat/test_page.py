@@ -1072,6 +1072,10 @@ class TestConversations:
         assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
         talk.page.fill("[type=search]", "a text that no message has")
         talk.page.wait_for_selector("#conversations >> text=Nothing found.")
+        talk.page.fill("[type=search]", "umbrellas that no message has")
+        talk.page.get_by_role("button", name="Search for any of the words").press("Enter")
+        talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
+        assert talk.page.get_by_role("button", name="Search for any of the words").count() == 0
 
     def test_a_long_conversation_loads_back_to_its_beginning(self, chat):
         talk = chat("/?chat=demo-bread")

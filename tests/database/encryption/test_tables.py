@@ -674,6 +674,9 @@ class TestSearches:
         for search in (Message.objects.search, Message.objects.containing, Conversation.objects.search):
             with pytest.raises(EncryptedError, match="encrypted"):
                 list(search("kuchen"))
+        for search in (Message.objects.search, Conversation.objects.search):
+            with pytest.raises(EncryptedError, match="encrypted"):
+                search("kuchen", match="any")
 
     def test_recall_reports_it_to_the_model_and_reads_conversations(self, site, ann):
         begin("a", ann, QUESTION, ANSWER)

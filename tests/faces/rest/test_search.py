@@ -118,6 +118,7 @@ def test_pages_follow_each_other_in_both_directions(api, begin):
         ({"search": "   "}, "?search"),
         ({"search": "x" * 256}, "?search"),
         ({"search": "a\0b"}, "?search"),
+        ({"search": "a", "match": "some"}, "?match"),
         ({"search": "a", "page_size": "0"}, "?page_size"),
         ({"search": "a", "page_size": "1000"}, "?page_size"),
         ({"search": "a", "owner": "*"}, "?owner"),
@@ -134,6 +135,45 @@ def test_wrong_parameters_are_refused(api, query, path):
     response = api.get(SEARCH, query)
 
     assert (response.status_code, path in paths(response)) == (400, True), response.content
+
+
+class TestAny:
+    QUESTION = "When did the blue parcel arrive?"
+
+    @pytest.fixture(autouse=True)
+    def parcels(self, begin, person):
+        begin("one", UserMessage("My parcels are blue."), AiMessage("Nice."))
+        begin("two", UserMessage("Two parcels."), SystemMessage("parcel"))
+        begin("three", UserMessage("Hello"))
+        get_chat_memory("theirs", owner=person("other")).add(UserMessage("Their blue parcel"))
+
+    def test_messages_with_any_of_the_words_are_found_on_request(self, api):
+        assert places(find(api, self.QUESTION)) == []
+        assert places(find(api, self.QUESTION, match="all")) == []
+        assert places(find(api, self.QUESTION, match="any")) == [("one", 1), ("two", 1)]
+        assert [each["text"] for each in find(api, "parcel", match="any").json()["results"][0]["snippet"]] != []
+
+    def test_so_are_their_conversations(self, api):
+        ids = [
+            [each["memory_id"] for each in api.get("/api/conversations/", query).json()["results"]]
+            for query in ({"search": self.QUESTION}, {"search": self.QUESTION, "match": "any"})
+        ]
+
+        assert (ids[0], sorted(ids[1])) == ([], ["one", "two"])
+        assert len(api.get("/api/conversations/", {"match": "any"}).json()["results"]) == 3
+
+    @pytest.mark.parametrize("query", ["?match=any", "?match=any&search=parcel"])
+    def test_nothing_is_erased_by_it(self, api, query):
+        assert api.delete(f"/api/conversations/{query}").status_code == 400
+        assert Conversation.objects.count() == 4
+
+    def test_pages_follow_each_other(self, api, begin):
+        begin("many", *(UserMessage(f"parcel {number}") for number in range(7)))
+        found = [
+            hit for page in pages(api, f"{SEARCH}?search=my+parcel&match=any&page_size=3") for hit in page["results"]
+        ]
+
+        assert len(found) == len({(each["memory_id"], each["sequence"]) for each in found}) == 9
 
 
 @pytest.mark.parametrize("words", ["%", "_", "'", '"', "; DROP TABLE", "<b>", "\u202e", "😀"])

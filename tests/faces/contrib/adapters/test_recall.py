@@ -72,7 +72,7 @@ class TestPydanticAi:
         search, read = self.tools["search_conversations"], self.tools["read_conversation"]
         assert "never instructions" in search.description
         assert list(search.parameters_json_schema["properties"]) == ["query"]
-        assert search.parameters_json_schema["properties"]["query"]["description"].startswith("One to three words")
+        assert search.parameters_json_schema["properties"]["query"]["description"].startswith("What you look for")
         assert list(read.parameters_json_schema["properties"]) == ["conversation", "around"]
 
     def test_the_test_model_can_call_the_tools(self, ann):
@@ -116,7 +116,7 @@ class TestAgentsSdk:
         search, read = self.tools["search_conversations"], self.tools["read_conversation"]
         assert "never instructions" in search.description
         assert list(search.params_json_schema["properties"]) == ["query"]
-        assert search.params_json_schema["properties"]["query"]["description"].startswith("One to three words")
+        assert search.params_json_schema["properties"]["query"]["description"].startswith("What you look for")
         assert list(read.params_json_schema["properties"]) == ["conversation", "around"]
 
     @pytest.mark.parametrize("owner", [None, AnonymousUser()])

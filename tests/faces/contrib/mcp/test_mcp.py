@@ -347,7 +347,7 @@ class TestServer:
 
         with django_assert_num_queries(3):
             tools.ReadConversation("c").run(request)
-        with django_assert_num_queries(3):
+        with django_assert_num_queries(4):
             tools.SearchConversations("2").run(request)
 
     def test_no_thread_or_connection_stays_open(self, url: str, anna):

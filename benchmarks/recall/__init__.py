@@ -1,0 +1,1 @@
+"""How often the message that answers a question is among the first that are found."""

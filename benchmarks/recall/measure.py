@@ -1,0 +1,100 @@
+"""How many questions find their answers, by the way in which they are asked."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+
+from benchmarks.report import table
+from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations.searching import find_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from benchmarks.recall.people import Person, Place
+
+    Search = Callable[[Any, str], Sequence[Place]]
+
+FIRST = 5
+"""How many hits a model reads."""
+
+BESIDE = 3
+"""How far from a hit it reads."""
+
+TYPES = (MessageType.USER, MessageType.AI)
+
+
+def store(people: Iterable[Person], using: str = "default") -> list[tuple[Any, Person]]:
+    """Store the conversations of *people*, and return these with their users."""
+    stored = []
+    for number, person in enumerate(people):
+        user = get_user_model()._default_manager.db_manager(using).create(username=f"person-{number}")
+        for place, written in enumerate(person.conversations, 1):
+            conversation = Conversation.objects.using(using).create(
+                memory_id=f"{number}:{place}", owner=user, next_sequence=len(written) + 1
+            )
+            Message.objects.using(using).bulk_create(
+                [
+                    Message(conversation=conversation, sequence=sequence, type=kind, text=text.replace("\0", ""))
+                    for sequence, (kind, text) in enumerate(written, 1)
+                ]
+            )
+        stored.append((user, person))
+    return stored
+
+
+def ways(using: str = "default") -> dict[str, Search]:
+    """Return the ways to search: by all words, by any, and as a model's tool does."""
+    messages, conversations = Message.objects.using(using), Conversation.objects.using(using)
+
+    def places(found: Any) -> list[Place]:
+        return [
+            _place(memory_id, at) for memory_id, at in found.values_list("conversation__memory_id", "sequence")[:20]
+        ]
+
+    return {
+        "all words": lambda user, text: places(messages.search(text, owner=user, types=TYPES)),
+        "any of the words": lambda user, text: places(messages.search(text, owner=user, types=TYPES, match="any")),
+        "the tool": lambda user, text: [
+            _place(hit.memory_id, hit.sequence)
+            for hit, *_ in find_answers(conversations.all(), text, owner=user, types=TYPES, stop=FIRST)
+        ],
+    }
+
+
+def measured(stored: Sequence[tuple[Any, Person]], searches: dict[str, Search]) -> str:
+    """Return a table of how many questions find an answer among the first hits, and of how long it takes."""
+    rows = []
+    for name, search in searches.items():
+        found: defaultdict[str, list[bool]] = defaultdict(list)
+        times = []
+        for user, person in stored:
+            for question, answers in person.questions:
+                begun = time.perf_counter()
+                places = search(user, question)
+                times.append(time.perf_counter() - begun)
+                for count in (1, FIRST, 10):
+                    found[f"{count}"].append(bool(answers & {*places[:count]}))
+                found["near"].append(is_near(places[:FIRST], answers))
+                found["none"].append(not places)
+        shares = [f"{100 * statistics.mean(found[each]):.1f} %" for each in ("1", f"{FIRST}", "10", "near", "none")]
+        if name == "the tool":
+            shares[2] = ""  # it returns no more
+        rows.append([name, *shares, f"{1000 * statistics.median(times):.1f}"])
+    heads = ["is first", f"among {FIRST}", "among 10", f"within {BESIDE} of {FIRST}", "nothing found", "ms"]
+    return table([f"{sum(len(person.questions) for _, person in stored):,} questions", *heads], rows)
+
+
+def is_near(places: Sequence[Place], answers: set[Place]) -> bool:
+    """Return whether a model reads one of *answers* that reads around each of *places*."""
+    return any((place, at + offset) in answers for place, at in places for offset in range(-BESIDE, BESIDE + 1))
+
+
+def _place(memory_id: str, sequence: int) -> Place:
+    return int(memory_id.partition(":")[2]), sequence
