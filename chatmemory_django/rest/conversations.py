@@ -310,11 +310,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         return conversation.read(memory, lambda messages: shown_rows(messages, self.message_serializer_class) or [])
 
     def _shown(self, remembered: Remembered[Any], memory: Reader) -> dict[str, Any]:
-        sent, rows = remembered.sent(), []
+        sent, rows, most = remembered.sent(), [], conf.rest().MAX_PAGE_CHARACTERS
         inline = self.query.get("media") == "inline"
         sizes = accumulate(size_of(each.row, each.message, inline=inline) for each in reversed(sent))
         # The newest ones, as on a page of the history.
-        fitting = sum(size <= conf.rest().MAX_PAGE_CHARACTERS for size in sizes) or 1
+        fitting = sum(size <= most for size in sizes) or 1
         for each in sent[-fitting:]:
             row: Any = each.row
             row.sent, row.token_count = each.message, each.tokens
