@@ -60,6 +60,7 @@ from chatmemory_django.models.fields import (
 )
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
+from chatmemory_django.models.places import PlacedQuerySet
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 
@@ -116,7 +117,7 @@ def by_hour(ordering: Iterable[str]) -> list[str]:
     ]
 
 
-class ConversationQuerySet(models.QuerySet["Conversation"]):
+class ConversationQuerySet(PlacedQuerySet["Conversation"]):
     """Queries on conversations."""
 
     def owned_by(self, user: AbstractBaseUser | AnonymousUser) -> Self:
@@ -443,9 +444,11 @@ class Conversation(models.Model):
         fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
         if not fields:
             return
+        codec = row_codec.installed
         self.version = F("version") + 1
         try:
-            super().save(update_fields=fields | {"version"}, **options)
+            with nullcontext() if codec is None else codec.saving(self, fields, using):
+                super().save(update_fields=fields | {"version"}, **options)
             note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed

@@ -14,7 +14,8 @@ from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, Placed, Stored
+from chatmemory_django.db.row_codec import EncryptedError, Placed, Stored
+from chatmemory_django.models.places import decoder, with_place
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -92,13 +93,18 @@ class EncryptedTextField(models.TextField):
     stored as they are.
     """
 
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
+        """See ``Field.select_format``, which is not documented: the column itself is selected with its place."""
+        column = compiler.connection.ops.quote_name(self.column or "")
+        table = sql.removesuffix(column)
+        if row_codec.installed is None or table == sql or not table.endswith(".") or set(table) & {" ", "("}:
+            return sql, params  # of an expression, or of a query in this one, which has selected it
+        return with_place(self.model, table, sql, compiler.connection), params
+
     def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Callable[..., Any]]:
         """See ``Field.get_db_converters``: Django asks for them once for each query."""
         converters: list[Callable[..., Any]] = super().get_db_converters(connection)
-        if row_codec.installed is None:
-            return converters
-        decode = row_codec.installed.at(Address(connection.alias)).decode
-        return [lambda value, *_: decode(value, self.label) if value else value, *converters]
+        return converters if row_codec.installed is None else [decoder(self, self.label, connection.alias), *converters]
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
         value = super().pre_save(model_instance, add)
@@ -111,8 +117,12 @@ class EncryptedTextField(models.TextField):
         codec = row_codec.installed
         if codec is None or not value or not isinstance(value, str) or isinstance(value, Stored):
             return value
-        address, row = (value.address, value.row) if isinstance(value, Placed) else (Address(""), ())
-        return codec.at(address._replace(using=connection.alias)).encode(value, self.label, row)
+        if not isinstance(value, Placed):
+            raise EncryptedError(
+                f"{self.label} is encoded for its row, which is not known here: use save(), bulk_create(), or "
+                "bulk_update() and update() of a QuerySet of conversations or messages."
+            )
+        return codec.at(value.address._replace(using=connection.alias)).encode(value, self.label, value.row)
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""

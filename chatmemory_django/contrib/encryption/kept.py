@@ -39,7 +39,7 @@ def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> C
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
     if message_codec.installed is not None:
         keys = message_codec.installed.keys(conversations)
-        found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for key_id in keys)
+        found.update(_key_id(f"{PREFIX}{key_id.removeprefix(PREFIX)}:" if key_id else "") for key_id in keys)
     return found
 
 

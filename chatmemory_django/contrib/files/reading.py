@@ -136,27 +136,27 @@ def file_in(message: ChatMessage, index: int, at: Address) -> File | None:
     return None if content is None else File(content, file_type(content))
 
 
-def files_of(at: Address, sha256s: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return name and key of these files of the conversation *at*, by SHA-256."""
+def files_of(at: Address, sha256s: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return name, key and owner of these files of the conversation *at*, by SHA-256."""
     conversation: Any = at.conversation
     rows = MediaReference.objects.using(at.using).filter(conversation_id=conversation)
-    values = rows.values_list("file__sha256", "file__name", "file__key_id")
+    values = rows.values_list("file__sha256", "file__name", "file__key_id", "file__owner")
     parts = [values.filter(file__sha256__in=part) for part in in_parts(list(dict.fromkeys(sha256s)), BATCH)]
-    return {sha256: (name, key_id) for part in parts for sha256, name, key_id in part}
+    return {sha256: (name, key_id, owner) for part in parts for sha256, name, key_id, owner in part}
 
 
 def contents_of(at: Address, sha256s: Iterable[str]) -> dict[str, bytes]:
     """Return the contents of these files of the conversation *at* by SHA-256, without those that are lost."""
     found = files_of(at, sha256s)
-    stored = storage.read(name for name, _ in found.values()) if found else {}
+    stored = storage.read(name for name, _, _ in found.values()) if found else {}
     return _contents(found, stored, at)
 
 
-def _contents(found: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
+def _contents(found: Mapping[str, tuple[str, str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
     """Return the contents of *found*, see ``files_of``, without those that are not *stored*."""
     coder = row_codec.at(at)
     there = {sha256: file for sha256, file in found.items() if file[0] in stored}
-    return {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
+    return {sha256: decoded(coder, stored[name], key, owner, sha256) for sha256, (name, key, owner) in there.items()}
 
 
 def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
@@ -165,17 +165,17 @@ def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
         raise MissingFileError(str(at.memory_id), sequence, index)
 
 
-def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes:
-    """Return the content of a file that is *stored* with the key *key_id*, if any."""
-    if not key_id:
-        return stored
+def decoded(coder: Coder | None, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes:
+    """Return the content of a file of *owner* that is *stored* with the key *key_id*, if any."""
     if coder is None:
+        if not key_id:
+            return stored
         raise StorageError(f"The file is stored with the key {key_id!r}, but no app that has it is installed.")
-    return coder.decode_file(stored, key_id, sha256)
+    return coder.decode_file(stored, key_id, owner, sha256)
 
 
 def _as_urls(
-    with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str]]
+    with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str, str]]
 ) -> set[str]:
     """Return the SHA-256 of files that are images, and not encrypted: others can be read with their key alone."""
     found = {

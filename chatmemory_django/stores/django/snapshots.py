@@ -16,6 +16,7 @@ from chatmemory_django.core.windows import Entry, pins
 from chatmemory_django.db.isolation import as_now
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
+from chatmemory_django.models.messages import texts_as_stored
 from chatmemory_django.models.windows import memory_parts
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.rows import FrontRow, Row, State
@@ -205,14 +206,17 @@ def memory_rows(
     *,
     counter: Combinable,
     verbatim: bool = False,
+    stored: bool = False,
 ) -> list[Any]:
     """
     Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
     window, and of the window.
 
-    *messages* are of one conversation.
+    *messages* are of one conversation. Texts are decoded, unless they are requested as they are *stored*.
     """
-    columns = (*Row._fields, "verbatim") if verbatim else Row._fields
+    columns: Sequence[Any] = (*Row._fields, "verbatim") if verbatim else Row._fields
+    if stored:
+        columns = texts_as_stored(columns)
     rows = with_tokens(messages, counter)
     *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
     # The first two are one SELECT: each takes longer to plan than to run.
