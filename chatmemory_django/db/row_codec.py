@@ -17,7 +17,9 @@ from django.core.exceptions import FieldError
 from django.db import DEFAULT_DB_ALIAS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 RowKey = tuple[Hashable, ...]
 """What a row is: sequence and type of a message, the key of another row, nothing for the conversation itself."""
@@ -67,6 +69,12 @@ class RowCodec(Protocol):
 
     def at(self, address: Address) -> Coder:
         """Return what encodes and decodes at *address*, for one write or one read: it looks each key up once."""
+
+    def selected(self, field: Any, table: str, connection: BaseDatabaseWrapper) -> str:
+        """Return the SQL that selects *field*, of which *table* stands before the column, for ``decoder``."""
+
+    def decoder(self, field: Any, using: str) -> Callable[..., Any]:
+        """Return what decodes the values of *field* that one query in the database *using* has ``selected``."""
 
     def max_size(self, size: int) -> int:
         """Return the most bytes that a text of *size* bytes takes as it is stored."""

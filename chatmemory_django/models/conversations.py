@@ -54,13 +54,13 @@ from chatmemory_django.models.fields import (
     ExactCharField,
     Hour,
     OwnerField,
+    PlacedQuerySet,
     SparseIndex,
     cascade_without_titles,
     with_default,
 )
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Message, MessageQuerySet, before_memory, beginning_of_text
-from chatmemory_django.models.places import PlacedQuerySet
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
 from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
 

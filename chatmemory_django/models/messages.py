@@ -23,9 +23,16 @@ from chatmemory_django.db.row_codec import Coder, EncryptedError, Stored
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import finding
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex, as_stored, with_default
+from chatmemory_django.models.fields import (
+    EncryptedTextField,
+    ExactCharField,
+    PlacedQuerySet,
+    SparseIndex,
+    WithPlace,
+    as_stored,
+    with_default,
+)
 from chatmemory_django.models.finding import NEWEST_FIRST, has, is_among_newest, place_of, rank_of
-from chatmemory_django.models.places import PlacedQuerySet, WithPlace
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
 
 if TYPE_CHECKING:

@@ -13,11 +13,13 @@ from django.apps import apps
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from chatmemory_django.contrib.encryption import origins
+from chatmemory_django.contrib.encryption import origins, places
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, Keys, OwnerKeys
 from chatmemory_django.contrib.encryption.values import (
+    FILE,
     PREFIX,
+    TITLE,
     UNPLACED,
     EncryptionError,
     Key,
@@ -38,17 +40,14 @@ from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from chatmemory_django.models import Conversation, ConversationQuerySet
 
 APP = "chatmemory_django.contrib.encryption"
 
 ADDED_BYTES = 192
 """What encryption adds to a text, besides Base64: an id of 40 characters, the place of a message, nonce and tag."""
-
-FILE = "file"
-"""What the places of files begin with."""
-
-TITLE = "chatmemory.conversation.title"
 
 MESSAGE = "chatmemory.message."
 """What the names of columns of messages begin with, whose sequences count in a conversation."""
@@ -79,6 +78,14 @@ class Cipher:
         """See ``RowCodec``."""
         return _Coder(self, address)
 
+    def selected(self, field: Any, table: str, connection: BaseDatabaseWrapper) -> str:
+        """See ``RowCodec``."""
+        return places.selected(field, table, connection)
+
+    def decoder(self, field: Any, using: str) -> Callable[..., Any]:
+        """See ``RowCodec``."""
+        return places.decoder(self, field, using)
+
     def max_size(self, size: int) -> int:
         """See ``RowCodec``."""
         return size + size // 3 + ADDED_BYTES
@@ -99,7 +106,7 @@ class Cipher:
         """See ``RowCodec``."""
         if not {"memory_id", "owner", "owner_id"} & set(fields):
             return nullcontext()
-        from chatmemory_django.contrib.encryption.encrypting import moving  # models are not loaded yet
+        from chatmemory_django.contrib.encryption.renewing import moving  # models are not loaded yet
 
         return moving(self, conversation, using)
 

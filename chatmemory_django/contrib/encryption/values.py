@@ -24,6 +24,11 @@ PREFIX = "enc2:"
 UNPLACED = "enc1:"
 """What values of earlier versions begin with."""
 
+FILE = "file"
+"""What the places of files begin with."""
+
+TITLE = "chatmemory.conversation.title"
+
 KEY_BYTES = 32
 """The length of a key of AES-256."""
 

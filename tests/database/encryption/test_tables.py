@@ -21,7 +21,7 @@ from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
 from chatmemory_django.chat.answers.recall import tools
-from chatmemory_django.contrib.encryption import ciphers, encrypting
+from chatmemory_django.contrib.encryption import ciphers, encrypting, renewing
 from chatmemory_django.contrib.encryption.ciphers import for_owner, installed
 from chatmemory_django.contrib.encryption.encrypting import encrypt
 from chatmemory_django.contrib.encryption.kept import keys_in_use
@@ -395,7 +395,7 @@ class TestRotation:
             locked.append(found[1] if isinstance(found, tuple) else "files")
             return found
 
-        monkeypatch.setattr(encrypting, "PAGE_CHARACTERS", 3_000)
+        monkeypatch.setattr(renewing, "PAGE_CHARACTERS", 3_000)
         monkeypatch.setattr(encrypting, "in_lock", noting)
         site("new", "old")
 

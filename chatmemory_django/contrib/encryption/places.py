@@ -1,35 +1,33 @@
 """
-The place of each text of people: where a ``RowCodec`` is installed, a SELECT of the column has that of its row, too.
+The place of each value that a QuerySet reads: a SELECT of a column of texts has it in front of the value.
 
 So a value is known to be of its row in whichever query it is read: only what the database computes has no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from django.db import models
-from django.db.models import F, Func
-
-from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, Coder, EncryptedError, RowKey, row_of
+from chatmemory_django.db.row_codec import Address, Coder, EncryptedError, RowCodec, RowKey, row_of
 
 if TYPE_CHECKING:
+    from django.db import models
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-_Model = TypeVar("_Model", bound=models.Model)
+    from chatmemory_django.models import EncryptedTextField
 
 _MARK = "\x1f"
 """What stands between a place and the value."""
 
 
-def with_place(model: type[models.Model], table: str, value: str, connection: BaseDatabaseWrapper) -> str:
-    """Return the SQL for *value*, a column of *model*, behind its place; *table* is what its columns begin with."""
+def selected(field: models.Field[Any, Any], table: str, connection: BaseDatabaseWrapper) -> str:
+    """See ``RowCodec.selected``."""
 
     def column(name: str) -> str:
         return table + connection.ops.quote_name(meta.get_field(name).column)
 
+    model: Any = field.model
     meta: Any = model._meta
     is_mysql = connection.vendor == "mysql"
     if _is_conversation(model):
@@ -41,13 +39,13 @@ def with_place(model: type[models.Model], table: str, value: str, connection: Ba
         parts = [column("conversation"), "':'", column("sequence"), "':'", column("type")]
     else:
         parts = [column("conversation") if _has_conversation(model) else "''", "':'", column(meta.pk.name)]
-    parts += [f"'{_MARK}'", value]
+    parts += [f"'{_MARK}'", column(field.name)]
     return f"CONCAT({', '.join(parts)})" if is_mysql else f"({' || '.join(parts)})"
 
 
-def decoder(field: models.Field[Any, Any], label: str, using: str) -> Callable[..., Any]:
-    """Return what decodes the values of *field* that one query reads in the database *using*, each with its place."""
-    codec: Any = row_codec.installed
+def decoder(codec: RowCodec, field: EncryptedTextField, using: str) -> Callable[..., Any]:
+    """See ``RowCodec.decoder``."""
+    label = field.label
     parse = _parser(field.model, using)
     coders: dict[Address, Coder] = {}
 
@@ -72,7 +70,7 @@ def decoder(field: models.Field[Any, Any], label: str, using: str) -> Callable[.
 
 
 def _parser(model: Any, using: str) -> Callable[[str], tuple[Address, RowKey, str]]:
-    """Return what returns address, row and stored text of what ``with_place`` selects; ``ValueError`` for others."""
+    """Return what returns address, row and stored text of what is ``selected``; ``ValueError`` for others."""
     key_of = model._meta.pk.to_python
 
     def of_conversation(value: str) -> tuple[Address, RowKey, str]:
@@ -102,36 +100,3 @@ def _is_conversation(model: Any) -> bool:
 
 def _has_conversation(model: Any) -> bool:
     return hasattr(model, "conversation_id")
-
-
-class WithPlace(Func):
-    """The *column* of texts inside of another expression, such as CASE, which then has the place in its value."""
-
-    def __init__(self, column: str) -> None:
-        super().__init__(F(column))
-
-    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
-        sql, params = compiler.compile(self.source_expressions[0])
-        return self.output_field.select_format(compiler, sql, params)
-
-
-class PlacedQuerySet(models.QuerySet[_Model]):
-    """A QuerySet of rows whose texts are encoded for each row, where a ``RowCodec`` is installed."""
-
-    def update(self, **columns: Any) -> int:
-        """See ``QuerySet.update``. Of texts that are encoded, it writes those of one row."""
-        if row_codec.installed is None:
-            return super().update(**columns)
-        rows, given = row_codec.installed.updated(self, columns)
-        return super(PlacedQuerySet, rows).update(**given)
-
-    update.alters_data = True  # type: ignore[attr-defined]
-
-    def bulk_update(self, objs: Iterable[_Model], fields: Iterable[str], batch_size: int | None = None) -> int:
-        """See ``QuerySet.bulk_update``."""
-        objs, fields = tuple(objs), tuple(fields)
-        if row_codec.installed is not None:
-            row_codec.installed.place(objs, fields)
-        return super().bulk_update(objs, fields, batch_size)
-
-    bulk_update.alters_data = True  # type: ignore[attr-defined]
