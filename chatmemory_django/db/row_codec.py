@@ -79,8 +79,8 @@ class RowCodec(Protocol):
     def max_size(self, size: int) -> int:
         """Return the most bytes that a text of *size* bytes takes as it is stored."""
 
-    def report(self, conversations: Any) -> Iterable[str]:
-        """Yield what ``check_chatmemory`` prints of *conversations*."""
+    def report(self, conversations: Any, write: Callable[[str], object]) -> int:
+        """Write what ``check_chatmemory`` prints of *conversations*, and return how many values are not as required."""
 
     def copied(self, source: Any, forked: Any, last: int) -> None:
         """

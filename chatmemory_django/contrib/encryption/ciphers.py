@@ -62,6 +62,11 @@ class Cipher:
         return bool(Encryption.current().OWNER_KEYS)
 
     @cached_property
+    def refuses_plain(self) -> bool:
+        """Whether what is in plain text, or bound to no row, is an error."""
+        return Encryption.current().PLAIN == "refuse"
+
+    @cached_property
     @private
     def keys(self) -> Keys:
         """The keys of the site."""
@@ -72,7 +77,7 @@ class Cipher:
     @cached_property
     def owner_keys(self) -> OwnerKeys:
         """The keys of owners."""
-        return OwnerKeys(self.keys)
+        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain)
 
     def at(self, address: Address) -> _Coder:
         """See ``RowCodec``."""
@@ -90,13 +95,19 @@ class Cipher:
         """See ``RowCodec``."""
         return size + size // 3 + ADDED_BYTES
 
-    def report(self, conversations: ConversationQuerySet) -> Iterable[str]:
+    def report(self, conversations: ConversationQuerySet, write: Callable[[str], object]) -> int:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption.kept import keys_in_use  # models are not loaded yet
 
-        for key_id, count in sorted(keys_in_use(conversations, self.owner_keys).items()):
-            which = {"": "in plain text", OWNER_PREFIX: "encrypted with keys of owners"}
-            yield f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}."
+        found = keys_in_use(conversations, self.owner_keys)
+        which = {
+            "": "in plain text",
+            UNPLACED: "encrypted by an earlier version, and bound to no row",
+            OWNER_PREFIX: "encrypted with keys of owners",
+        }
+        for key_id, count in sorted(found.items()):
+            write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
+        return found[""] + found[UNPLACED] if self.refuses_plain else 0
 
     def copied(self, source: Conversation, forked: Conversation, last: int) -> None:
         """See ``RowCodec``."""
@@ -165,6 +176,8 @@ class _Coder:
         return seal(content, key, f"{FILE}:{owner}:{sha256}:{len(content)}"), f"{PREFIX}{key.id}"
 
     def decode_file(self, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes:
+        if not key_id.startswith(PREFIX):
+            self._refuse(FILE)
         if not key_id:
             return stored
         key_id = key_id.removeprefix(PREFIX)
@@ -236,15 +249,25 @@ class _Coder:
         if key is None:
             if key_id is not None and is_encrypted(stored):
                 raise MissingKeyError(key_id, column)
+            self._refuse(column)
             return stored
         if key.owner is not None and self._owner is not None:
             _check_owner(key, self._owner.key, column)
         start, rest = self._start(column), self._rest(row)
         if stored.startswith(UNPLACED):
+            self._refuse(column)
             return decrypt(stored, key, start)
         self._decrypters[column] = decrypter(key, f"{PREFIX}{key.id}:{start}")
         text = self._decrypters[column](stored, rest)
         return self._copied(stored, key, column, rest) if text is None else text
+
+    def _refuse(self, column: str) -> None:
+        """Raise ``EncryptionError`` if what is in plain text, or bound to no row, is not to be read."""
+        if self._cipher.refuses_plain:
+            raise EncryptionError(
+                f"A value of {column} is in plain text, or bound to no row, which CHATMEMORY['ENCRYPTION']['PLAIN'] "
+                'refuses. With "read", encrypt_chatmemory encrypts it.'
+            )
 
     def _copied(self, stored: str, key: Key, column: str, rest: str) -> str:
         """Return the text of a message that was copied from the conversation for which it is encrypted."""

@@ -112,8 +112,9 @@ class Keys:
 class OwnerKeys:
     """The keys of owners, primary keys of users as text, wrapped by *keys*, with a cache in this process."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, *, refuses_unbound: bool) -> None:
         self._keys = keys
+        self._refuses_unbound = refuses_unbound
         self._cached: dict[tuple[Hashable, ...], tuple[float, Key]] = {}
 
     def get(self, key_id: str, using: str) -> Key | None:
@@ -191,7 +192,8 @@ class OwnerKeys:
     def _key_of(self, row: OwnerKey) -> bytes:
         unwrapped = self._keys.unwrap(row.wrapped)
         key, whose = unwrapped[:KEY_BYTES], unwrapped[KEY_BYTES:]
-        if whose and not compare_digest(whose, _whose(row.id, row.owner)):  # earlier versions have not wrapped it
+        is_unbound = not whose and not self._refuses_unbound  # by an earlier version
+        if not is_unbound and not compare_digest(whose, _whose(row.id, row.owner)):
             raise EncryptionError(f"The key {row.id!r} is not the one that was stored for its owner.")
         return key
 

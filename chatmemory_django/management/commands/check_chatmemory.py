@@ -50,8 +50,7 @@ class Command(ConversationsCommand):
                 count += message_codec.installed.check(conversations.db, self.stdout.write, repair=repair)
             count += self.check_erased(conversations.db, repair=repair)
         if row_codec.installed is not None:
-            for line in row_codec.installed.report(conversations):
-                self.stdout.write(line)
+            count += row_codec.installed.report(conversations, self.stdout.write)
         if count:
             raise CommandError(f"{count:,} findings.")
         self.stdout.write("No problems found.")

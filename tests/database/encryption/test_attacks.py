@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.contrib.auth import get_user_model
 from django.core import serializers
 from django.core.management import CommandError, call_command
@@ -313,3 +314,52 @@ class TestForks:
         paste(before, forked.pk, 1)
         with pytest.raises(EncryptionError):
             get_chat_memory("f").messages()
+
+
+class TestPlain:
+    """``"PLAIN": "refuse"`` ends the time in which what is not encrypted is read."""
+
+    @pytest.fixture
+    def refuse(self, conversations, settings) -> None:
+        settings.CHATMEMORY["ENCRYPTION"]["PLAIN"] = "refuse"
+        install()
+
+    def test_what_is_sealed_is_read(self, refuse, eve):
+        for way in faces(eve).values():
+            assert EVES in str(way())
+
+    @pytest.mark.parametrize("attack", ["a plain text", "a renamed prefix", "of an earlier version", "a plain payload"])
+    def test_no_face_shows_another(self, refuse, conversations, eve, attack):
+        own = conversations["e"]
+        pasted = {
+            "a plain text": ANNS,
+            "a renamed prefix": f"x{stored(own, 1)}",
+            "of an earlier version": earlier("chatmemory.message.text"),
+            "a plain payload": '{"type":"USER","contents":[{"type":"TEXT","text":"Zwiebelkuchen"}]}',
+        }[attack]
+        paste(pasted, own, 1, "payload" if attack == "a plain payload" else "text")
+
+        for name, way in faces(eve).items():
+            with pytest.raises(EncryptionError):
+                raise AssertionError(f"{name}: {way()}")
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="findings"):
+            call_command("check_chatmemory", stdout=out)
+        assert ("in plain text: 1" in out.getvalue()) is (attack != "of an earlier version")
+
+    def test_what_an_earlier_version_has_encrypted_is_read_until_it_is_encrypted_again(self, conversations, settings):
+        paste(earlier("chatmemory.message.text"), conversations["e"], 1)
+        assert get_chat_memory("e").messages()[0] == UserMessage(ANNS)
+
+        call_command("encrypt_chatmemory", stdout=io.StringIO())
+        settings.CHATMEMORY["ENCRYPTION"]["PLAIN"] = "refuse"
+        install()
+
+        assert get_chat_memory("e").messages()[0] == UserMessage(ANNS)
+        call_command("check_chatmemory", stdout=io.StringIO())
+
+
+def earlier(column: str) -> str:
+    """Return ann's text as earlier versions encrypted it with the site's key."""
+    data = bytes(12) + AESGCM(b"k1".ljust(32)).encrypt(bytes(12), ANNS.encode(), f"{column}:k1".encode())
+    return f"enc1:k1:{base64.b64encode(data).decode()}"
