@@ -15,6 +15,7 @@ from uuid import UUID
 
 from django.core.exceptions import FieldError
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -98,8 +99,12 @@ class RowCodec(Protocol):
     def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
         """Make the texts in *columns* of *instances*, which are about to be updated, ``Placed``."""
 
-    def unreadable_as_stored(self) -> AbstractContextManager[None]:
-        """Return a block that reads what cannot be decoded as it is stored, to erase it."""
+    def unreadable_as(self, note: str | None) -> AbstractContextManager[None]:
+        """
+        Return a block that reads what cannot be decoded as *note*, formatted with the id of its key, for a list.
+
+        With None, it is read as it is stored, to erase it.
+        """
 
 
 installed: RowCodec | None = None
@@ -156,6 +161,10 @@ def owner_of(conversation: Any) -> str | None:
     return conversation._meta.get_field("owner").to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 
-def unreadable_as_stored() -> AbstractContextManager[None]:
-    """Return ``RowCodec.unreadable_as_stored``, a block without an effect if none is installed."""
-    return nullcontext() if installed is None else installed.unreadable_as_stored()
+def unreadable_as(note: str | None) -> AbstractContextManager[None]:
+    """Return ``RowCodec.unreadable_as``, a block without an effect if none is installed."""
+    return nullcontext() if installed is None else installed.unreadable_as(note)
+
+
+UNREADABLE = _("cannot be decrypted (key {})")
+"""What a list shows of a row."""

@@ -134,13 +134,13 @@ class Cipher:
         updates.place(instances, columns)
 
     @contextmanager
-    def unreadable_as_stored(self) -> Iterator[None]:
+    def unreadable_as(self, note: str | None) -> Iterator[None]:
         """See ``RowCodec``; no key is needed."""
-        token = _reads_unreadable.set(True)
+        token = _note.set(note)
         try:
             yield
         finally:
-            _reads_unreadable.reset(token)
+            _note.reset(token)
 
     def key(self, key_id: str, using: str) -> Key | None:
         """Return the key *key_id*, of the site or of an owner in the database *using*, or None."""
@@ -166,10 +166,11 @@ class _Coder:
         try:
             text = None if known is None else known(stored, self._rest(row))
             return self._decrypted(stored, column, row) if text is None else text
-        except EncryptionError:
-            if _reads_unreadable.get():
-                return stored
-            raise
+        except EncryptionError as exc:
+            note = _note.get()
+            if isinstance(note, EllipsisType):
+                raise
+            return stored if note is None else note.format(exc.key_id)
 
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         key = self.current(FILE)
@@ -280,7 +281,8 @@ class _Coder:
 
 def _check_owner(key: Key, owner: str | None, column: str) -> None:
     if key.owner is not None and key.owner != owner:
-        raise EncryptionError(f"A value of {column} is encrypted with the key {key.id!r}, which is another owner's.")
+        what = f"A value of {column} is encrypted with the key {key.id!r}, which is another owner's."
+        raise EncryptionError(what, key.id)
 
 
 class _Owner:
@@ -330,7 +332,8 @@ def _owner_in(using: str, conversation: Hashable) -> str | EllipsisType | None:
     return ...
 
 
-_reads_unreadable: ContextVar[bool] = ContextVar("chatmemory_reads_unreadable", default=False)
+_note: ContextVar[str | EllipsisType | None] = ContextVar("chatmemory_unreadable", default=...)
+"""What is read in place of what cannot be decrypted, which is an error by default; None is what is stored."""
 
 
 def installed() -> Cipher | None:

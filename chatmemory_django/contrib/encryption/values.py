@@ -45,7 +45,15 @@ _SHAPE = re.compile(rf"enc[12]:{KEY_ID.pattern}:(?:.*:)?[A-Za-z0-9+/]{{38,}}={{0
 
 
 class EncryptionError(UnreadableError):
-    """A value cannot be encrypted, or was not encrypted as it is stored now. The message never has a text or a key."""
+    """
+    A value cannot be encrypted, or was not encrypted as it is stored now with the key *key_id*, if that is known.
+
+    The message never has a text or a key.
+    """
+
+    def __init__(self, message: str, key_id: str = "") -> None:
+        super().__init__(message)
+        self.key_id = key_id
 
 
 class MissingKeyError(EncryptionError):
@@ -54,9 +62,9 @@ class MissingKeyError(EncryptionError):
     def __init__(self, key_id: str, column: str) -> None:
         super().__init__(
             f"A value of {column} is encrypted with the key {key_id!r}, which the site does not have. "
-            "Add it to CHATMEMORY['ENCRYPTION']['KEYS']; the key of an owner, '@…', is gone once the owner is erased."
+            "Add it to CHATMEMORY['ENCRYPTION']['KEYS']; the key of an owner, '@…', is gone once the owner is erased.",
+            key_id,
         )
-        self.key_id = key_id
 
 
 class Key(NamedTuple):
@@ -144,7 +152,8 @@ def changed(column: str, key: Key) -> EncryptionError:
     """Return the error of a value of *column* that is not of its place, or not as it was encrypted with *key*."""
     return EncryptionError(
         f"A value of {column} is not what was encrypted there with the key {key.id!r}: "
-        "it was changed, truncated or moved."
+        "it was changed, truncated or moved.",
+        key.id,
     )
 
 

@@ -238,6 +238,25 @@ class TestTitles:
         with pytest.raises(EncryptionError):
             list(Conversation.objects.all())
 
+    def test_a_list_says_so_of_that_row_and_the_check_names_it_and_goes_on(self, conversations, eve, client):
+        sql("UPDATE chatmemory_conversation SET title = %s WHERE memory_id = 'a'", f"enc2:lost:x:{'A' * 60}")
+        flip = "UPDATE chatmemory_message SET text = %s WHERE conversation_id = %s AND sequence = 2"
+        sql(flip, stored(conversations["e"], 1), conversations["e"])
+        client.force_login(eve)
+
+        listed = client.get("/admin/chatmemory/conversation/").content.decode()
+        rows = client.get("/api/conversations/").json()["results"]
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="2 findings"):
+            call_command("check_chatmemory", stdout=out)
+
+        assert "cannot be decrypted (key lost)" in listed
+        assert EVES in listed
+        assert [row["title"] for row in rows] == [EVES]
+        assert "cannot be decrypted (key " in rows[0]["preview"]
+        first, second, *_ = out.getvalue().splitlines()
+        assert (first.split()[:2], second.split()[:2]) == (["'a'", "content:"], ["'e'", "content:"])
+
 
 class TestQueries:
     def test_a_column_alone_is_read_with_its_place(self, conversations):

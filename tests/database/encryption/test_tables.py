@@ -303,9 +303,14 @@ class TestRefused:
         for way in ways:
             with pytest.raises(MissingKeyError, match="'old'"):
                 way()
-        for command in ("export_chatmemory", "check_chatmemory", "encrypt_chatmemory"):
+        for command in ("export_chatmemory", "encrypt_chatmemory"):
             with pytest.raises(CommandError, match="'old'"):
                 call_command(command, stdout=io.StringIO())
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="1 findings"):
+            call_command("check_chatmemory", stdout=out)
+        assert "'a' content: A value of" in out.getvalue()
+        assert "'old'" in out.getvalue()
 
     @pytest.mark.parametrize("way", ["the command", "QuerySet.delete", "User.delete", "the admin", "prune"])
     def test_what_nobody_can_read_can_be_erased(self, site, ann, admin_client, way):
