@@ -125,7 +125,7 @@ class Cipher:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption import updates  # models are not loaded yet
 
-        return updates.updated(rows, columns, has_owner_keys=self.has_owner_keys)
+        return updates.updated(rows, columns)
 
     def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
         """See ``RowCodec``."""

@@ -15,10 +15,10 @@ _PLACE = {"memory_id", "conversation", "conversation_id", "sequence", "type"}
 """What texts of conversations and messages are encrypted for."""
 
 
-def updated(rows: Any, columns: Mapping[str, Any], *, has_owner_keys: bool) -> tuple[Any, Mapping[str, Any]]:
+def updated(rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """See ``RowCodec.updated``."""
     model = rows.model
-    for name in (_PLACE | {"owner", "owner_id"} if has_owner_keys else _PLACE) & set(columns):
+    for name in _PLACE & set(columns):
         raise EncryptedError(f"Texts are encrypted for their {name}, so update() cannot change it: use save().")
     texts = {name: text for name, text in columns.items() if text and _is_text(model, name) and not _is_placed(text)}
     if not texts:

@@ -230,8 +230,20 @@ class TestStored:
 
         assert read("b") == read("c") == [QUESTION, ANSWER]
         assert [each.title for each in Conversation.objects.all()] == [SECRET, SECRET]
-        with pytest.raises(EncryptedError, match="owner, so update"):
-            Conversation.objects.update(owner=eve)
+
+    def test_an_update_of_the_owner_makes_nobody_read_what_another_owner_wrote(self, with_owner_keys, ann, ben):
+        begin("a", ann)
+        Conversation.objects.update(owner=ben)
+
+        for way in (
+            lambda: read("a"),
+            lambda: list(Message.objects.all()),
+            lambda: encrypt(Conversation.objects.all()),
+        ):
+            with pytest.raises(EncryptionError, match="another owner's"):
+                way()
+        Conversation.objects.update(owner=ann)
+        assert read("a") == [QUESTION, ANSWER]
 
     def test_a_title_follows_its_conversation_to_another_memory_id(self, site, ann):
         begin("a", ann)
