@@ -196,9 +196,10 @@ class ConversationAdmin(admin.ModelAdmin):
             return pattern
 
         pages = [
-            page("clear/", self.clear_view, CLEAR.name),
-            page("recount/", self.recount_view, RECOUNT.name),
-            page("export/", self.export_view, EXPORT.name),
+            *(
+                page(f"{each.name}/", partial(self.operate_view, operation=each), each.name)
+                for each in (CLEAR, RECOUNT, EXPORT)
+            ),
             page("openai/", self.openai_view, "openai"),
             page("messages/<int:sequence>/", self.message_view, "message"),
             page("messages/<int:sequence>/json/", self.json_view, "json"),
@@ -333,22 +334,10 @@ class ConversationAdmin(admin.ModelAdmin):
         """Erase the selected conversations with their histories."""
         return self._operate(ERASE, request, queryset)
 
-    def clear_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Clear the memory of a conversation."""
-        return self._operate_on_one(CLEAR, request, str(pk))
-
-    def recount_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Recount the tokens in the memory of a conversation."""
-        return self._operate_on_one(RECOUNT, request, str(pk))
-
-    def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Export a conversation to a file."""
-        return self._operate_on_one(EXPORT, request, str(pk))
-
     def delete_view(  # type: ignore[override]  # HttpResponseBase, as actions return
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        return self._operate_on_one(ERASE, request, unquote(object_id))
+        return self.operate_view(request, unquote(object_id), ERASE)
 
     def operate_at_view(
         self, request: HttpRequest, pk: int, sequence: int, operation: MessageOperation
@@ -378,8 +367,9 @@ class ConversationAdmin(admin.ModelAdmin):
         self.message_user(request, done.words, messages.SUCCESS)
         return HttpResponseRedirect(self._url("change", done.conversation) + done.link)
 
-    def _operate_on_one(self, operation: AdminOperation, request: HttpRequest, pk: str) -> HttpResponseBase:
-        conversation = self.get_object(request, pk)
+    def operate_view(self, request: HttpRequest, pk: int | str, operation: AdminOperation) -> HttpResponseBase:
+        """Run *operation* on a conversation if the request confirms it; otherwise ask for confirmation."""
+        conversation = self.get_object(request, str(pk))
         if conversation is None:
             return self._gone(request)
         if not self._may(operation, request, conversation):
@@ -409,7 +399,7 @@ class ConversationAdmin(admin.ModelAdmin):
             return export(request, queryset)
         done, refusals = perform(operation, queryset, request.user.pk)
         if done:
-            self.message_user(request, operation.done(done), messages.SUCCESS)
+            self.message_user(request, operation.done % {"count": done}, messages.SUCCESS)
         for refusal in refusals[:SHOWN]:
             self.message_user(request, refusal, messages.ERROR)
         return None

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest
-from django.db.models import QuerySet
+from django.db.models import ProtectedError, QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from chatmemory_django import operations
 from chatmemory_django.admin.downloads import NotPossibleError
 from chatmemory_django.admin.message_operations import Done, MessageOperation
-from chatmemory_django.admin.operations import EXPORT, AdminOperation
+from chatmemory_django.admin.operations import EXPORT, AdminOperation, protection
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
-from chatmemory_django.operations.whole import in_lock
+from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.stores.base import MessageNotFoundError
 
 EXPORTED = {
@@ -73,6 +73,8 @@ def perform_at(
         return in_lock(conversations, key, do)
     except MessageNotFoundError as exc:
         raise NotPossibleError(_("Message #%(number)d no longer exists.") % {"number": sequence}) from exc
+    except ProtectedError as exc:
+        raise NotPossibleError(protection(exc)) from exc
     except (RuntimeError, TypeError, ValueError) as exc:  # an unreadable message, limit or encoding
         raise NotPossibleError(_("The memory cannot be read: %(reason)s") % {"reason": exc}) from exc
 

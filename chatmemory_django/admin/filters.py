@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any
 
 from django.conf import settings
@@ -151,62 +153,51 @@ class UntilFilter(FormFilter):
         return queryset.idle_since(timezone.make_aware(end) if settings.USE_TZ else end)
 
 
-class EvictionsFilter(admin.SimpleListFilter):
+class _Kinds(admin.SimpleListFilter):
+    """A filter by one of *kinds*: the value in the URL, its name, and the verb that returns those conversations."""
+
+    kinds: Sequence[tuple[str, Any, Callable[[Any], Any]]]
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [(value, name) for value, name, _verb in self.kinds]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return next((verb(queryset) for value, _name, verb in self.kinds if value == self.value()), queryset)
+
+
+class EvictionsFilter(_Kinds):
     """Conversations with or without messages that are no longer in the memory."""
 
     title = _("evicted messages")
     parameter_name = "evictions"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("yes", _("Has evicted messages")), ("no", _("All messages in memory"))]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        match self.value():
-            case "yes":
-                return queryset.with_evictions()
-            case "no":
-                return queryset.without_evictions()
-        return queryset
+    kinds = (
+        ("yes", _("Has evicted messages"), methodcaller("with_evictions")),
+        ("no", _("All messages in memory"), methodcaller("without_evictions")),
+    )
 
 
-class EmptyFilter(admin.SimpleListFilter):
+class EmptyFilter(_Kinds):
     """Conversations by whether their memory is empty, or whether they ever had a message."""
 
     title = _("memory")
     parameter_name = "memory"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("used", _("Not empty")), ("empty", _("Empty")), ("unused", _("Never used"))]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        match self.value():
-            case "used":
-                return queryset.filter(memory_messages__gt=0)
-            case "empty":
-                return queryset.filter(memory_messages=0)
-            case "unused":
-                return queryset.filter(total_messages=0, memory_messages=0)
-        return queryset
+    kinds = (
+        ("used", _("Not empty"), methodcaller("filter", memory_messages__gt=0)),
+        ("empty", _("Empty"), methodcaller("filter", memory_messages=0)),
+        ("unused", _("Never used"), methodcaller("filter", total_messages=0, memory_messages=0)),
+    )
 
 
-class FlagFilter(admin.SimpleListFilter):
+class FlagFilter(_Kinds):
     """Conversations that are pinned or archived."""
 
     title = _("flag")
     parameter_name = "flag"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
-        return [("pinned", _("Pinned")), ("archived", _("Archived")), ("unarchived", _("Not archived"))]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        match self.value():
-            case "pinned":
-                return queryset.filter(is_pinned=True)
-            case "archived":
-                return queryset.filter(is_archived=True)
-            case "unarchived":
-                return queryset.filter(is_archived=False)
-        return queryset
+    kinds = (
+        ("pinned", _("Pinned"), methodcaller("filter", is_pinned=True)),
+        ("archived", _("Archived"), methodcaller("filter", is_archived=True)),
+        ("unarchived", _("Not archived"), methodcaller("filter", is_archived=False)),
+    )
 
 
 class AssistantFilter(admin.SimpleListFilter):

@@ -85,7 +85,7 @@ class Rewind(MessageOperation):
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         _memory_of(conversation).rewind(sequence)
-        return Done(admin_log.rewound(sequence), conversation.pk)
+        return Done(admin_log.REWOUND % {"number": sequence}, conversation.pk)
 
 
 class Switch(MessageOperation):
@@ -104,7 +104,7 @@ class Switch(MessageOperation):
 
     def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
         newest = _memory_of(conversation).switch(sequence)
-        return Done(admin_log.switched(sequence, newest), conversation.pk, link_to(sequence))
+        return Done(admin_log.SWITCHED % {"number": sequence, "newest": newest}, conversation.pk, link_to(sequence))
 
 
 class Remove(MessageOperation):

@@ -9,7 +9,7 @@ from django.contrib.admin.models import CHANGE, DELETION
 from django.db.models import CASCADE, ManyToOneRel, QuerySet, Sum
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from chatmemory_django import conf, operations
 from chatmemory_django.models import Conversation, Message
@@ -37,6 +37,13 @@ class Totals(NamedTuple):
         return cls(conversations.count(), *(sums[name] or 0 for name in ("messages", "remembered", "tokens")))
 
 
+def protection(error: Exception) -> str:
+    """Return why nothing of a conversation can be erased, given the ``ProtectedError`` or ``RestrictedError``."""
+    objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
+    names = sorted({str(held._meta.verbose_name) for held in objects})
+    return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
+
+
 class AdminOperation:
     """An operation on conversations."""
 
@@ -52,6 +59,8 @@ class AdminOperation:
     log_flag = CHANGE
     forms: tuple[tuple[str, str | Promise], ...] = ()
     """The forms of its result that the user chooses from, and their names; the first one is suggested."""
+    done: Any
+    """The success message for a *count* of conversations."""
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         """Yield sentences that describe what will happen to *conversations*."""
@@ -67,11 +76,7 @@ class AdminOperation:
 
     def refusal(self, error: Exception) -> str:
         """Return why the operation is not possible on a conversation, given the *error* it raised."""
-        raise NotImplementedError
-
-    def done(self, count: int) -> str:
-        """Return the success message for *count* conversations."""
-        raise NotImplementedError
+        return protection(error)
 
 
 class Clear(AdminOperation):
@@ -81,6 +86,9 @@ class Clear(AdminOperation):
     action = "clear_memory"
     label = gettext_lazy("Clear memory")
     button = gettext_lazy("Yes, clear")
+    done = ngettext_lazy(
+        "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", "count"
+    )
     is_destructive = True
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
@@ -99,15 +107,10 @@ class Clear(AdminOperation):
             yield _("This site does not keep a history: the messages are deleted permanently.")
 
     def do(self, conversations: QuerySet[Conversation], each: Each, refused: Refused) -> int:
-        return operations.clear(conversations, each=each)
+        return operations.clear(conversations, each=each, refused=refused)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.cleared(result)
-
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Cleared the memory of %(count)d conversation.", "Cleared the memory of %(count)d conversations.", count
-        ) % {"count": count}
+        return admin_log.CLEARED % {"messages": result}
 
 
 class Erase(AdminOperation):
@@ -117,6 +120,7 @@ class Erase(AdminOperation):
     action = "delete_selected"
     label = gettext_lazy("Erase")
     button = gettext_lazy("Yes, erase permanently")
+    done = ngettext_lazy("Erased %(count)d conversation.", "Erased %(count)d conversations.", "count")
     is_destructive = True
     log_flag = DELETION
 
@@ -142,15 +146,7 @@ class Erase(AdminOperation):
         return len(operations.erase(conversations, each=each, refused=refused).messages)
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.erased(conversation.total_messages)
-
-    def refusal(self, error: Exception) -> str:
-        objects = {*getattr(error, "protected_objects", ()), *getattr(error, "restricted_objects", ())}
-        names = sorted({str(held._meta.verbose_name) for held in objects})
-        return _("It cannot be erased because protected objects refer to it: %(names)s.") % {"names": ", ".join(names)}
-
-    def done(self, count: int) -> str:
-        return ngettext("Erased %(count)d conversation.", "Erased %(count)d conversations.", count) % {"count": count}
+        return admin_log.ERASED % {"messages": conversation.total_messages}
 
 
 class Recount(AdminOperation):
@@ -160,6 +156,9 @@ class Recount(AdminOperation):
     action = "recount_tokens"
     label = gettext_lazy("Recount tokens")
     button = gettext_lazy("Yes, recount")
+    done = ngettext_lazy(
+        "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", "count"
+    )
 
     def consequences(self, conversations: QuerySet[Conversation], totals: Totals) -> Iterable[str]:
         yield ngettext(
@@ -180,11 +179,6 @@ class Recount(AdminOperation):
 
     def refusal(self, error: Exception) -> str:
         return _("Its settings have no token estimator whose counts can be stored.")
-
-    def done(self, count: int) -> str:
-        return ngettext(
-            "Recounted the tokens of %(count)d conversation.", "Recounted the tokens of %(count)d conversations.", count
-        ) % {"count": count}
 
 
 class Export(AdminOperation):
@@ -215,7 +209,7 @@ class Export(AdminOperation):
         yield _("Nothing is changed here. Anyone who has the file can read the messages.")
 
     def logged(self, conversation: Conversation, result: int) -> str:
-        return admin_log.exported(result)
+        return admin_log.EXPORTED % {"messages": result}
 
 
 CLEAR, ERASE, RECOUNT, EXPORT = Clear(), Erase(), Recount(), Export()

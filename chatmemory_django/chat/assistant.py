@@ -39,6 +39,7 @@ from chatmemory_django.chat.answers.ways import InEventLoop, InThisThread, Way, 
 from chatmemory_django.chat.approvals import ApprovalRequested, ApprovalRequiredError, Resume
 from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, check_resume, django_store
+from chatmemory_django.chat.costs.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.chat.costs.ledger import Ledger
 from chatmemory_django.chat.model import (
     BrokenStreamError,
@@ -54,7 +55,6 @@ from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.started import StartedRun, StartOptions, start
 from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
-from chatmemory_django.core.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.threads import in_thread

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from chatmemory_django.chat.outgoing.rules import Rules
 from chatmemory_django.chat.surrogates import Halves, with_whole_characters
-from chatmemory_django.db.threads import from_thread, in_own_thread
+from chatmemory_django.chat.threads import from_thread, in_own_thread
 from chatmemory_django.messages import (
     NO_ATTRIBUTES,
     AiMessage,

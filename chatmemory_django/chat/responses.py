@@ -26,9 +26,10 @@ from chatmemory_django.chat.answers.ui_stream import DONE, HEADERS, UiStream, en
 from chatmemory_django.chat.answers.ways import in_this_thread
 from chatmemory_django.chat.approvals import ApprovalRequested
 from chatmemory_django.chat.model import InvalidRequestError, UnsupportedFileError
+from chatmemory_django.chat.threads import all_afterwards, close_with, made_in
 from chatmemory_django.core.limits import is_storable, memory_key
 from chatmemory_django.db.contexts import ThreadContext, continued, in_context
-from chatmemory_django.db.threads import all_afterwards, close_with, context_of, in_thread, made_in
+from chatmemory_django.db.threads import context_of, in_thread
 from chatmemory_django.messages import TextContent, UserMessage
 from chatmemory_django.private import private
 from chatmemory_django.stores.base import BusyError

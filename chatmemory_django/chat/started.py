@@ -36,7 +36,7 @@ from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.threads import in_background, in_thread
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.whole import messages_of
+from chatmemory_django.operations.one_by_one import messages_of
 from chatmemory_django.stores.base import ConversationErasedError
 
 if TYPE_CHECKING:

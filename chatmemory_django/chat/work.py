@@ -31,9 +31,10 @@ from chatmemory_django.chat.model import ChatModel
 from chatmemory_django.chat.runs.answer import Answer
 from chatmemory_django.chat.runs.answers import AWAY
 from chatmemory_django.chat.runs.leases import Lease, State
+from chatmemory_django.chat.threads import afterwards
 from chatmemory_django.chat.ui_messages import message_sequence, to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
-from chatmemory_django.db.threads import afterwards, raisable
+from chatmemory_django.db.threads import raisable
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.private import empty_frames

@@ -22,8 +22,9 @@ from chatmemory_django.chat.runs.leases import BusyError, Left
 from chatmemory_django.chat.runs.overload import NoThreadError
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.runs.taking import Given
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.db.contexts import ThreadContext
-from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
+from chatmemory_django.db.threads import in_background, in_thread
 
 logger = logging.getLogger(__name__)
 

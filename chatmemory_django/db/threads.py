@@ -8,17 +8,14 @@ those that ``CONN_MAX_AGE`` keeps.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import concurrent.futures
-import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar, Token, copy_context
 from functools import cache, partial
-from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
@@ -29,7 +26,7 @@ from chatmemory_django.db.contexts import ThreadContext, current, in_context
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest, StreamingHttpResponse
+    from django.http import HttpRequest
 
 SLOW_THREADS = 32
 """How many of the site's functions, for example tools, run concurrently in addition."""
@@ -52,12 +49,8 @@ _R = TypeVar("_R")
 
 _in_background: ContextVar[bool] = ContextVar("_in_background", default=False)
 
-_afterwards: set[asyncio.Future[None]] = set()
-
-
-def has_threads() -> bool:
-    """Return whether threads are those of Python, and not gevent's or eventlet's, in which no event loop can run."""
-    return isinstance(_thread.get_ident, BuiltinFunctionType)  # debuggers replace the function that starts them
+is_in_background = _in_background.get
+"""Returns whether this task outlives its request, see ``in_background``."""
 
 
 def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -70,14 +63,6 @@ def raisable(function: Callable[_P, _R]) -> Callable[_P, _R]:
             raise RuntimeError(f"A function that a coroutine called raised {type(exc).__name__}.") from exc
 
     return call
-
-
-async def araisable(returned: Awaitable[_R]) -> _R:
-    """Await what code of the site has *returned*; ``RuntimeError`` if it calls ``sys.exit``, which ends the loop."""
-    try:
-        return await returned
-    except SystemExit as exc:
-        raise RuntimeError("A model, or a function of the site, raised SystemExit.") from exc
 
 
 @private
@@ -129,100 +114,6 @@ async def context_of(request: HttpRequest) -> ThreadContext | None:
     return None if conf.threads().THREAD_CONTEXT is None else await in_thread(ThreadContext.of, request)
 
 
-async def in_own_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call *function*, which takes long and rarely uses the database, in a thread of neither a request nor a pool."""
-    call = in_context(partial(function, *args, **kwargs))
-
-    def leave() -> _R:
-        with leaving_no_connection():
-            return call()
-
-    return await asyncio.to_thread(raisable(leave))
-
-
-class _End(NamedTuple):
-    error: BaseException | None
-
-
-async def from_thread(generator: Generator[_R, None, None]) -> AsyncGenerator[_R, None]:
-    """
-    Yield what *generator* yields, which runs in a thread of its own.
-
-    Who stops reading, or is cancelled, does not wait for the next value: the thread closes the generator after it.
-    """
-    loop, is_left = asyncio.get_running_loop(), threading.Event()
-    queue: asyncio.Queue[_R | _End] = asyncio.Queue()
-
-    def put(value: _R | _End) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody reads
-            loop.call_soon_threadsafe(queue.put_nowait, value)
-
-    def read() -> None:
-        with closing(generator):
-            for value in generator:
-                if is_left.is_set():
-                    break
-                put(value)
-
-    def run() -> None:
-        error = None
-        try:
-            with leaving_no_connection():
-                raisable(in_context(read))()
-        except BaseException as exc:  # noqa: BLE001  # it is raised where the values are read
-            error = exc
-        put(_End(error))
-
-    threading.Thread(target=copy_context().run, args=[run], daemon=True).start()
-    try:
-        while not isinstance(value := await queue.get(), _End):
-            yield value
-        if value.error is not None:
-            raise value.error
-    finally:
-        is_left.set()
-
-
-async def afterwards(call: Awaitable[None]) -> None:
-    """Await *call*; in the background, in a task of its own, for which no one waits but ``all_afterwards``."""
-    if _in_background.get():
-        apart(call)
-    else:
-        await call
-
-
-def apart(call: Awaitable[None]) -> None:
-    """Await *call* in a task of its own, for which no one waits but ``all_afterwards``."""
-    task = asyncio.ensure_future(call)
-    _afterwards.add(task)
-    task.add_done_callback(_afterwards.discard)
-
-
-async def all_afterwards() -> None:
-    """Await the calls of ``afterwards`` in this event loop, which ends with the request under WSGI."""
-    loop = asyncio.get_running_loop()
-    await asyncio.gather(*(each for each in tuple(_afterwards) if each.get_loop() is loop), return_exceptions=True)
-
-
-def close_with(response: StreamingHttpResponse, pieces: AsyncGenerator[Any, None]) -> None:
-    """
-    Let *pieces* be closed with *response*, in the background, since the request may end before that.
-
-    Django closes no asynchronous generator at which it has stopped to read, as if the client leaves while it is sent
-    one.
-    """
-    loop = asyncio.get_running_loop()
-
-    async def close() -> None:
-        with in_background():
-            await pieces.aclose()
-
-    def close_soon() -> None:  # in a thread
-        loop.call_soon_threadsafe(lambda: apart(close()))
-
-    response._resource_closers.append(close_soon)  # type: ignore[attr-defined]  # missing in the stubs
-
-
 async def close_thread_sensitive() -> None:
     """Close the connections of the thread in which Django runs code outside of requests and of the background."""
     await sync_to_async(close_old_connections, thread_sensitive=True)()
@@ -261,30 +152,6 @@ def bring_into(context: ThreadContext) -> Token[ThreadSensitiveContext]:
     own = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[own] = _InContext(context)
     return SyncToAsync.thread_sensitive_context.set(own)
-
-
-async def made_in(context: ThreadContext, pieces: AsyncGenerator[_R, None]) -> AsyncGenerator[_R, None]:
-    """Yield *pieces*, which other threads than that of their request make in *context*: that may have left it."""
-
-    @contextmanager
-    def there() -> Iterator[None]:
-        token = bring_into(context)
-        try:
-            with in_background(context):
-                yield
-        finally:
-            SyncToAsync.thread_sensitive_context.reset(token)
-
-    try:
-        while True:
-            with there():
-                piece = await anext(pieces, None)
-            if piece is None:
-                return
-            yield piece
-    finally:
-        with there():
-            await pieces.aclose()
 
 
 class _InContext(Executor):

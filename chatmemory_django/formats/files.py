@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from chatmemory_django.core.media import file_type
 from chatmemory_django.messages import (
@@ -14,9 +16,12 @@ from chatmemory_django.messages import (
     ImageContent,
     PdfFile,
     PdfFileContent,
+    TextContent,
     Video,
     VideoContent,
 )
+
+_Part = TypeVar("_Part")
 
 PDF = "application/pdf"
 
@@ -47,6 +52,13 @@ def base64_of(file: Image | Audio | Video | PdfFile) -> str | None:
     if file.base64_data is None and isinstance(file, Audio) and file.binary_data is not None:
         return base64.b64encode(file.binary_data).decode()
     return file.base64_data
+
+
+def written(contents: Sequence[Content | None], write: Callable[[Content | None], _Part | None]) -> str | list[_Part]:
+    """Return *contents* as most formats have them: a str if it is a single text, otherwise the parts by *write*."""
+    if len(contents) == 1 and isinstance(contents[0], TextContent):
+        return contents[0].text
+    return [part for content in contents if (part := write(content)) is not None]
 
 
 def media_type_of(file: Image | Audio | Video | PdfFile, data: str, detected: str = "") -> str:

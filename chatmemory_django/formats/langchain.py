@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_object, to_text
-from chatmemory_django.formats.files import base64_of, media_type_of
+from chatmemory_django.formats.files import base64_of, media_type_of, written
 from chatmemory_django.formats.openai_files import to_image, to_url
 from chatmemory_django.formats.verbatim import Format, as_object, as_text, custom, of_custom
 from chatmemory_django.messages import (
@@ -78,7 +78,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
         case SystemMessage():
             return [_item("system", message.text)]
         case UserMessage():
-            content = _written(message.contents)
+            content = written(message.contents, _written_part)
             return [] if content == [] else [_item("human", content, name=message.name)]
         case AiMessage():
             return [
@@ -87,7 +87,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
         case ToolExecutionResultMessage():
             status = "error" if message.is_error else "success"
             answered = {"name": message.tool_name, "tool_call_id": message.id or ""}
-            return [_item("tool", _written(message.contents), **answered, artifact=None, status=status)]
+            return [_item("tool", written(message.contents, _written_part), **answered, artifact=None, status=status)]
         case CustomMessage():
             return of_custom(message, NAME)
 
@@ -173,13 +173,6 @@ def _file(part: Mapping[str, Any]) -> dict[str, Any]:
     names = {"url": ["url"], "base64_data": ["base64", "data"], "mime_type": ["mime_type", "media_type"]}
     found = {name: source[key] for name, keys in names.items() for key in keys if key in source}
     return found if "url" in found or "base64_data" in found else {}
-
-
-def _written(contents: Sequence[Content | None]) -> str | list[dict[str, Any]]:
-    """Return *contents* as the content of an item: a str if it is a single text."""
-    if len(contents) == 1 and isinstance(contents[0], TextContent):
-        return contents[0].text
-    return [part for content in contents if (part := _written_part(content)) is not None]
 
 
 def _written_part(content: Content | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from chatmemory_django.formats.files import base64_of, content_of, media_type_of
+from chatmemory_django.formats.files import base64_of, content_of, media_type_of, written
 from chatmemory_django.formats.openai_files import (
     AUDIO_FORMATS,
     AUDIO_TYPES,
@@ -70,7 +70,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
         case SystemMessage():
             return [{"role": "system", "content": message.text}]
         case UserMessage():
-            content = _written(message.contents)
+            content = written(message.contents, _written_part)
             return [] if content == [] else [{"role": "user", "content": content}]
         case AiMessage():
             texts = [] if message.text is None else [{"role": "assistant", "content": message.text}]
@@ -84,7 +84,7 @@ def message_to_items(message: ChatMessage) -> list[dict[str, Any]]:
                 for call in message.tool_execution_requests
             ]
         case ToolExecutionResultMessage():
-            output = _written(message.contents)
+            output = written(message.contents, _written_part)
             return [{"type": "function_call_output", "call_id": message.id or "", "output": output}]
         case CustomMessage():
             return of_custom(message, NAME)
@@ -147,13 +147,6 @@ def _content(part: Mapping[str, Any]) -> Content | None:
             return TextContent(as_text(part["text"]))
         case _:
             return None
-
-
-def _written(contents: Sequence[Content | None]) -> str | list[dict[str, Any]]:
-    """Return *contents* as the content of an item: a str if it is a single text."""
-    if len(contents) == 1 and isinstance(contents[0], TextContent):
-        return contents[0].text
-    return [part for content in contents if (part := _written_part(content)) is not None]
 
 
 def _written_part(content: Content | None) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from chatmemory_django.formats.arguments import to_text
-from chatmemory_django.formats.files import PDF, base64_of, content_of, media_type_of
+from chatmemory_django.formats.files import PDF, base64_of, content_of, media_type_of, written
 from chatmemory_django.formats.verbatim import as_text, custom, of_custom, to_group
 from chatmemory_django.messages import (
     AiMessage,
@@ -89,7 +89,7 @@ def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, 
         case SystemMessage():
             return [_request("system-prompt", moment, content=message.text)]
         case UserMessage():
-            content = _written(message.contents)
+            content = written(message.contents, _written_item)
             return [] if content == [] else [_request("user-prompt", moment, content=content)]
         case AiMessage():
             thinking = [] if message.thinking is None else [{"content": message.thinking, "part_kind": "thinking"}]
@@ -107,7 +107,7 @@ def from_message(message: ChatMessage, at: str | None = None) -> list[dict[str, 
         case ToolExecutionResultMessage():
             answered = {"tool_name": message.tool_name or "", "tool_call_id": message.id or ""}
             outcome = "failed" if message.is_error else "success"
-            content = _written(message.contents)
+            content = written(message.contents, _written_item)
             return [_request("tool-return", moment, **answered, content=content, outcome=outcome)]
         case CustomMessage():
             return of_custom(message, NAME)
@@ -216,13 +216,6 @@ def _content(item: Any) -> Content | None:
             return content_of(data.translate(STANDARD_BASE64), media_type)
         case _:
             return None
-
-
-def _written(contents: Sequence[Content | None]) -> str | list[str | dict[str, Any]]:
-    """Return *contents* as the content of a part: a str if it is a single text."""
-    if len(contents) == 1 and isinstance(contents[0], TextContent):
-        return contents[0].text
-    return [item for content in contents if (item := _written_item(content)) is not None]
 
 
 def _written_item(content: Content | None) -> str | dict[str, Any] | None:

@@ -89,9 +89,16 @@ def to_columns(message: ChatMessage) -> Columns:
             cannot encode, or is larger than the setting ``MAX_MESSAGE_BYTES``.
 
     """
+    if (columns := only_text(message)) is not None:
+        return columns
+    return Columns(message.type, text_of(message), _checked_json(message, type(message).__name__))
+
+
+def only_text(message: ChatMessage) -> Columns | None:
+    """Return the columns of *message* if it has nothing but a text, otherwise None. Raises what ``to_columns`` does."""
     text, is_all = _text(message)
     if not is_all:
-        return Columns(message.type, text, _checked_json(message, type(message).__name__))
+        return None
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

@@ -42,9 +42,8 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.isolation import as_now, note_lock
 from chatmemory_django.db.moments import aware, to_moment
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import as_now, note_lock, tried_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import finding
 from chatmemory_django.models.alternatives import Place, children_of, places_of

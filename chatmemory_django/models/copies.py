@@ -3,14 +3,16 @@ What other apps keep of conversations, outside of their messages: streams of ans
 
 An app that keeps such copies registers in its ``AppConfig.ready`` how it deletes them. What erases conversations, or
 removes messages from them, calls ``forget_copies``; what is left of them for a time, ``prune_chatmemory`` deletes.
+
+An app may also forbid that anything of a conversation is erased: it registers a ``Hold``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from django.db.models import Model
+from django.db.models import Model, ProtectedError
 
 
 class Forget(Protocol):
@@ -26,6 +28,16 @@ class Forget(Protocol):
     """
 
     def __call__(self, using: str, conversations: Mapping[int, str], *, erased: bool) -> None: ...
+
+
+class Hold(Protocol):
+    """
+    Returns the objects that forbid to erase anything of the conversations with these *keys* in the database *using*.
+
+    It is called in the transaction that would erase it, before it does.
+    """
+
+    def __call__(self, using: str, keys: Collection[int]) -> Collection[Model]: ...
 
 
 class Pruning(NamedTuple):
@@ -51,6 +63,7 @@ outliving: list[type[Model]] = []
 """What ``outlives`` registered."""
 prunings: list[Pruning] = []
 """What ``prunes`` registered."""
+_holds: list[Hold] = []
 
 
 def keeps_copies(forget: Forget, *, of_rows: bool = False) -> None:
@@ -75,8 +88,26 @@ def prunes(*added: Pruning) -> None:
     prunings.extend(each for each in added if each not in prunings)
 
 
+def holds_back(hold: Hold) -> None:
+    """Register *hold*, which may forbid to erase conversations, or messages in them."""
+    if hold not in _holds:
+        _holds.append(hold)
+
+
+def is_held(using: str, key: int) -> bool:
+    """Return whether nothing may be erased of the conversation *key* in the database *using*."""
+    return any(hold(using, [key]) for hold in _holds)
+
+
+def refuse_held(using: str, keys: Collection[int]) -> None:
+    """Raise ``ProtectedError`` if nothing may be erased of one of the conversations *keys*."""
+    if found := {each for hold in _holds for each in hold(using, keys)}:
+        raise ProtectedError("Nothing of these conversations may be erased: other objects protect them.", found)
+
+
 def forget_rows(using: str, conversations: Mapping[int, str]) -> None:
-    """Delete what refers to rows of messages that were pruned from *conversations*."""
+    """Delete what refers to rows of messages that were pruned from *conversations*; raise as ``refuse_held`` does."""
+    refuse_held(using, conversations)
     for forget in _of_rows:
         forget(using, conversations, erased=False)
 
@@ -86,8 +117,10 @@ def forget_copies(using: str, conversations: Mapping[int, str], *, erased: bool 
     Delete all copies of *conversations*, memory ids by key, in the database *using*; call it in the transaction that
     changes them.
 
-    They are *erased*, or messages were removed from them.
+    They are *erased*, or messages were removed from them: then ``ProtectedError`` is raised if one is held.
     """
+    if not erased:
+        refuse_held(using, conversations)
     if conversations:
         for forget in _registered:
             forget(using, conversations, erased=erased)

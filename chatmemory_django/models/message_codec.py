@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from chatmemory_django.core.media import File, file_of, has_reference, is_marked, source_at
 from chatmemory_django.db.row_codec import Address, Coder
-from chatmemory_django.messages import CUT, NO_ATTRIBUTES, ChatMessage, FileReference, TextContent
+from chatmemory_django.messages import CUT, ChatMessage, FileReference
 from chatmemory_django.models.columns import to_message
 
 if TYPE_CHECKING:
@@ -148,12 +148,6 @@ def take_out(message: ChatMessage, verbatim: str | None, where: str = "") -> Tak
             *where* the message is.
 
     """
-    if verbatim is None and not getattr(message, "attributes", NO_ATTRIBUTES):
-        for content in getattr(message, "contents", ()):  # any() takes three times as long
-            if content.__class__ is not TextContent:
-                break
-        else:
-            return message, None, ()
     if has_reference(message) or is_marked(verbatim):
         raise ValueError(
             f"{where}{type(message).__name__} has the field 'file', which only the store sets, or the mark of one; "

@@ -21,10 +21,9 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
-from chatmemory_django.db.isolation import is_noted, note
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import is_noted, note, tried_again
 from chatmemory_django.models import message_codec
-from chatmemory_django.models.copies import outliving
+from chatmemory_django.models.copies import outliving, refuse_held
 from chatmemory_django.models.messages import Message, MessageQuerySet
 
 if TYPE_CHECKING:
@@ -104,7 +103,12 @@ NOTHING_COUNTED = Counted(0, 0)
 
 
 def delete_rows(using: str, keys: Collection[int]) -> tuple[int, dict[str, int]]:
-    """Delete the rows of the conversations *keys* in their transaction; return what ``QuerySet.delete`` does."""
+    """
+    Delete the rows of the conversations *keys* in their transaction; return what ``QuerySet.delete`` does.
+
+    Raises ``ProtectedError`` if one of them is held, see ``copies.Hold``.
+    """
+    refuse_held(using, keys)
     deleted = Message.objects.using(using).filter(conversation__in=list(keys)).delete()
     if (codec := message_codec.installed) is not None:
         codec.release(using, keys)
@@ -124,7 +128,8 @@ def can_leave(using: str) -> bool:
 
 
 def leave_rows(using: str, key: int) -> None:
-    """Delete the rows of the conversation *key* after the commit of the transaction, which deletes the conversation."""
+    """Do what ``delete_rows`` does after the commit of the transaction, which deletes the conversation *key*."""
+    refuse_held(using, [key])
     ErasedConversation.objects.using(using).create(pk=key)
     files = message_codec.installed
     if files is not None and (codec := row_codec.installed) is not None and codec.has_owner_keys:
@@ -150,7 +155,7 @@ def runs(rows: MessageQuerySet) -> Iterator[tuple[int, int]]:
     """
     Yield the first and last sequences of runs that together cover *rows*, each small enough for one transaction.
 
-    The rows are of one conversation. A run is read by its index, see ``operations.whole.ranges``.
+    The rows are of one conversation. A run is read by its index, see ``operations.one_by_one.ranges``.
     """
     start = 0
     rows = rows.order_by("sequence")

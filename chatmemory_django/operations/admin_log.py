@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.utils.text import get_text_list
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
@@ -47,76 +47,35 @@ def entry(conversation: Conversation, user_id: Any, words: str, flag: int = CHAN
     )
 
 
-def cleared(messages: int) -> str:
-    """Return the words for a memory that was cleared of so many *messages*."""
-    return ngettext(
-        "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", messages
-    ) % {"messages": messages}
-
-
-def erased(messages: int) -> str:
-    """Return the words for a conversation that was erased with so many *messages*."""
-    return ngettext("Erased with %(messages)d message.", "Erased with %(messages)d messages.", messages) % {
-        "messages": messages
-    }
-
-
-def exported(messages: int) -> str:
-    """Return the words for a conversation that was exported with so many *messages*."""
-    return ngettext("Exported %(messages)d message.", "Exported %(messages)d messages.", messages) % {
-        "messages": messages
-    }
-
-
-def rewound(to: int) -> str:
-    """Return the words for a conversation that continues from the message *to*."""
-    return _("Rewound to message #%(number)d.") % {"number": to}
-
-
-def switched(to: int, newest: int) -> str:
-    """Return the words for a conversation that continues from *newest*, the end of the branch of the message *to*."""
-    words = _("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
-    return words % {"number": to, "newest": newest}
+CLEARED = ngettext_lazy(
+    "Cleared the memory (%(messages)d message).", "Cleared the memory (%(messages)d messages).", "messages"
+)
+REPLACED = ngettext_lazy(
+    "Replaced the memory (%(messages)d message).", "Replaced the memory (%(messages)d messages).", "messages"
+)
+ERASED = ngettext_lazy("Erased with %(messages)d message.", "Erased with %(messages)d messages.", "messages")
+EXPORTED = ngettext_lazy("Exported %(messages)d message.", "Exported %(messages)d messages.", "messages")
+REWOUND = gettext_lazy("Rewound to message #%(number)d.")
+SWITCHED = gettext_lazy("Switched to the branch of message #%(number)d; the conversation continues from #%(newest)d.")
+ANNOTATED = gettext_lazy("Changed the metadata of message #%(number)d.")
+_FORKED = gettext_lazy("Forked from message #%(number)d as “%(memory_id)s”.")
+_REMOVED = ngettext_lazy("Removed message %(numbers)s.", "Removed messages %(numbers)s.", "count")
+_ADDED = ngettext_lazy("Added message %(numbers)s.", "Added messages %(numbers)s.", "count")
 
 
 def forked(through: int, memory_id: str) -> str:
     """Return the words for a conversation that was copied up to the message *through*, as *memory_id*."""
-    words = _("Forked from message #%(number)d as “%(memory_id)s”.")
-    return words % {"number": through, "memory_id": visible(memory_id)}
+    return _FORKED % {"number": through, "memory_id": visible(memory_id)}
 
 
 def removed(sequences: Collection[int]) -> str:
     """Return the words for the messages *sequences* that were removed."""
-    words = ngettext("Removed message %(numbers)s.", "Removed messages %(numbers)s.", len(sequences))
-    return words % {"numbers": _numbers(sequences)}
+    return _REMOVED % _numbers(sequences)
 
 
 def added(sequences: Collection[int]) -> str:
     """Return the words for the messages *sequences* that were added."""
-    words = ngettext("Added message %(numbers)s.", "Added messages %(numbers)s.", len(sequences))
-    return words % {"numbers": _numbers(sequences)}
-
-
-def decided(sequence: int, *, approved: bool) -> str:
-    """Return the words for a tool call in the message *sequence* that was *approved* or denied."""
-    words = (
-        _("Approved a tool call of message #%(number)d.")
-        if approved
-        else _("Denied a tool call of message #%(number)d.")
-    )
-    return words % {"number": sequence}
-
-
-def annotated(sequence: int) -> str:
-    """Return the words for the message *sequence* whose metadata was changed."""
-    return _("Changed the metadata of message #%(number)d.") % {"number": sequence}
-
-
-def replaced(messages: int) -> str:
-    """Return the words for a memory that was replaced by so many *messages*."""
-    return ngettext(
-        "Replaced the memory (%(messages)d message).", "Replaced the memory (%(messages)d messages).", messages
-    ) % {"messages": messages}
+    return _ADDED % _numbers(sequences)
 
 
 def changed(names: Iterable[str]) -> str:
@@ -126,5 +85,5 @@ def changed(names: Iterable[str]) -> str:
     return _("Changed %(fields)s.") % {"fields": get_text_list(fields, _("and"))}
 
 
-def _numbers(sequences: Iterable[int]) -> str:
-    return ", ".join(f"#{each}" for each in sequences)
+def _numbers(sequences: Collection[int]) -> dict[str, Any]:
+    return {"count": len(sequences), "numbers": ", ".join(f"#{each}" for each in sequences)}

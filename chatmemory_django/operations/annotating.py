@@ -9,13 +9,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Placed
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType, NewMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.operations.whole import for_writing, in_lock, messages_of, write
-from chatmemory_django.stores.django.rows import new_row
+from chatmemory_django.operations.one_by_one import for_writing, in_lock, messages_of, write
+from chatmemory_django.stores.django.changes import new_row
 
 
 def entitle(conversations: QuerySet[Conversation], memory_id: str, title: str) -> bool:

@@ -12,7 +12,7 @@ from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.each import Each, WindowOf
 from chatmemory_django.operations.examining import Examination, Invariant
-from chatmemory_django.operations.whole import at_one_moment, for_writing, in_lock, keys, write
+from chatmemory_django.operations.one_by_one import at_one_moment, for_writing, in_lock, keys, write
 
 
 class Finding(NamedTuple):

@@ -9,7 +9,7 @@ from django.db.models import ProtectedError, QuerySet, RestrictedError
 
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.whole import for_writing, in_lock, keys
+from chatmemory_django.operations.one_by_one import for_writing, in_lock, keys
 
 Each: TypeAlias = Callable[[Conversation, int], object]
 

@@ -16,7 +16,7 @@ from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
 from chatmemory_django.operations.each import Each, Refused, in_its_lock
-from chatmemory_django.operations.whole import for_writing, keys_and_lengths, messages_of
+from chatmemory_django.operations.one_by_one import for_writing, keys_and_lengths, messages_of
 
 
 class Receipt(NamedTuple):

@@ -15,7 +15,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.whole import messages_of, pages
+from chatmemory_django.operations.one_by_one import messages_of, pages
 
 
 class Invariant(StrEnum):

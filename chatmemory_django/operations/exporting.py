@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -13,13 +13,13 @@ from chatmemory_django.db.batches import in_batches
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
-from chatmemory_django.operations.readable import Html, PlainText, export_pieces
+from chatmemory_django.operations.readable import HTML, TEXT, Form, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
 """How many characters of an export are yielded at a time; a longer line is yielded alone."""
 
 
-FORMS: Mapping[str, Callable[[], PlainText | Html]] = {"text": PlainText, "html": Html}
+FORMS: Mapping[str, Form] = {"text": TEXT, "html": HTML}
 """The forms of an export for people, by name."""
 
 
@@ -39,7 +39,7 @@ def export(
         return _in_chunks(export_lines(conversations, types=types))
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
-    return _in_chunks(export_pieces(conversations, FORMS[form](), types=types))
+    return _in_chunks(export_pieces(conversations, FORMS[form], types=types))
 
 
 def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:

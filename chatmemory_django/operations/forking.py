@@ -22,13 +22,12 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet, mes
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.messages import MAX_PARTS, TEXTS
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.whole import created, in_lock
+from chatmemory_django.operations.one_by_one import created, in_lock
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
-from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.entries import Counted, UncountedError, counts_of
-from chatmemory_django.stores.django.relocations import Relocation, relocate
+from chatmemory_django.stores.django.changes import Change, Relocation
+from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.rows import State
-from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, UncountedError, counts_of
 from chatmemory_django.stores.django.statements import NEW_ROW, Parameter, Statement
 from chatmemory_django.stores.django.writes import MAX_COUNTS, write_counts
 

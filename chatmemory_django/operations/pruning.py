@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from chatmemory_django.core.branches import Thinning
 from chatmemory_django.models import Conversation, MessageQuerySet
-from chatmemory_django.operations.whole import messages_of
+from chatmemory_django.operations.one_by_one import messages_of
 from chatmemory_django.stores.django.changes import Cut
 from chatmemory_django.stores.django.writes import write_cut
 

@@ -9,7 +9,7 @@ text, and escaped in the page.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from django.db.models import QuerySet
 from django.utils import timezone, translation
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 
 from chatmemory_django.core.media import Source, file_of, holds_file
@@ -41,7 +41,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES
-from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
 
 MAX_ADDRESS = 2_000
 """Maximum number of characters of a file's address that is written."""
@@ -75,78 +75,71 @@ class WrittenMessage(NamedTuple):
     parts: tuple[Part, ...]
 
 
-class PlainText:
-    """The form of a plain text: what was written is indented, and everything else is not."""
+class Form(NamedTuple):
+    """How a document is written."""
 
-    def before(self) -> str:
-        """Return what precedes all conversations."""
-        return ""
-
-    def after(self) -> str:
-        """Return what follows all conversations."""
-        return ""
-
-    def conversation(self, title: str, facts: list[Part]) -> str:
-        """Return what precedes the messages of a conversation."""
-        lines = [title, "=" * min(72, len(title)), *(f"{name}: {value}" for name, value in facts)]
-        return "".join(f"{' '.join(line.split())}\n" for line in lines) + "\n"
-
-    def entry(self, entry: WrittenMessage) -> str:
-        """Return a message."""
-        marks = "".join(f" ({each})" for each in entry.marks)
-        lines = [f"#{entry.sequence} {' '.join(entry.author.split())}, {_moment(entry.moment)}{marks}"]
-        for name, text in entry.parts:
-            lines += [f"  {name}:"] if name else []
-            lines += [f"    {line}" for line in text.splitlines()]
-        return "\n".join(lines) + "\n\n"
+    before: Callable[[], str]
+    """Returns what precedes all conversations."""
+    conversation: Callable[[str, list[Part]], str]
+    """Returns what precedes the messages of a conversation: its title, and facts about it."""
+    entry: Callable[[WrittenMessage], str]
+    """Returns a message."""
+    after: str = ""
+    """What follows all conversations."""
 
 
-class Html:
-    """The form of a page of HTML: everything is escaped, and nothing is loaded from elsewhere."""
-
-    def before(self) -> str:
-        """Return what precedes all conversations."""
-        return format_html(
-            '<!DOCTYPE html>\n<html lang="{}">\n<head>\n<meta charset="utf-8">\n'
-            '<meta http-equiv="Content-Security-Policy" '
-            "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            "<title>{}</title>\n<style>{}</style>\n"
-            "</head>\n<body>\n",
-            translation.get_language() or "en",
-            _("Conversations"),
-            mark_safe(STYLE),  # noqa: S308  # a constant
-        )
-
-    def after(self) -> str:
-        """Return what follows all conversations."""
-        return "</body>\n</html>\n"
-
-    def conversation(self, title: str, facts: list[Part]) -> str:
-        """Return what precedes the messages of a conversation."""
-        listed = format_html_join("\n", "<p>{}: <bdi>{}</bdi></p>", facts)
-        return format_html('<h1 dir="auto">{}</h1>\n{}\n', title, listed)
-
-    def entry(self, entry: WrittenMessage) -> str:
-        """Return a message."""
-        parts = format_html_join("", "{}", ((self._part(*each),) for each in entry.parts))
-        marks = format_html_join("", ' <span class="mark">({})</span>', ((each,) for each in entry.marks))
-        return format_html(
-            '<article>\n<h2>#{} <bdi>{}</bdi>, <time datetime="{}">{}</time>{}</h2>\n{}</article>\n',
-            entry.sequence,
-            entry.author,
-            entry.moment.isoformat(),
-            _moment(entry.moment),
-            marks,
-            parts,
-        )
-
-    def _part(self, name: str, text: str) -> SafeString:
-        heading = format_html("<h3>{}</h3>\n", name) if name else SafeString()
-        return format_html('{}<p dir="auto">{}</p>\n', heading, text)
+def _text_of_conversation(title: str, facts: list[Part]) -> str:
+    lines = [title, "=" * min(72, len(title)), *(f"{name}: {value}" for name, value in facts)]
+    return "".join(f"{' '.join(line.split())}\n" for line in lines) + "\n"
 
 
-Form: TypeAlias = PlainText | Html
+def _text_of_entry(entry: WrittenMessage) -> str:
+    marks = "".join(f" ({each})" for each in entry.marks)
+    lines = [f"#{entry.sequence} {' '.join(entry.author.split())}, {_moment(entry.moment)}{marks}"]
+    for name, text in entry.parts:
+        lines += [f"  {name}:"] if name else []
+        lines += [f"    {line}" for line in text.splitlines()]
+    return "\n".join(lines) + "\n\n"
+
+
+def _beginning_of_page() -> str:
+    return format_html(
+        '<!DOCTYPE html>\n<html lang="{}">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<title>{}</title>\n<style>{}</style>\n"
+        "</head>\n<body>\n",
+        translation.get_language() or "en",
+        _("Conversations"),
+        mark_safe(STYLE),  # noqa: S308  # a constant
+    )
+
+
+def _html_of_conversation(title: str, facts: list[Part]) -> str:
+    listed = format_html_join("\n", "<p>{}: <bdi>{}</bdi></p>", facts)
+    return format_html('<h1 dir="auto">{}</h1>\n{}\n', title, listed)
+
+
+def _html_of_entry(entry: WrittenMessage) -> str:
+    headings = (format_html("<h3>{}</h3>\n", name) if name else "" for name, _text in entry.parts)
+    texts = (text for _name, text in entry.parts)
+    return format_html(
+        '<article>\n<h2>#{} <bdi>{}</bdi>, <time datetime="{}">{}</time>{}</h2>\n{}</article>\n',
+        entry.sequence,
+        entry.author,
+        entry.moment.isoformat(),
+        _moment(entry.moment),
+        format_html_join("", ' <span class="mark">({})</span>', ((each,) for each in entry.marks)),
+        format_html_join("", '{}<p dir="auto">{}</p>\n', zip(headings, texts, strict=True)),
+    )
+
+
+TEXT = Form(lambda: "", _text_of_conversation, _text_of_entry)
+"""A plain text: what was written is indented, and everything else is not."""
+
+HTML = Form(_beginning_of_page, _html_of_conversation, _html_of_entry, "</body>\n</html>\n")
+"""A page of HTML: everything is escaped, and nothing is loaded from elsewhere."""
 
 
 def export_pieces(
@@ -164,7 +157,7 @@ def export_pieces(
 
 def _pieces(conversations: QuerySet[Conversation], spooled: Any, form: Form, spoken: Spoken) -> Iterator[str]:
     with translation.override(spoken[0]):
-        before, after = form.before(), form.after()
+        before = form.before()
     yield before
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
@@ -173,7 +166,7 @@ def _pieces(conversations: QuerySet[Conversation], spooled: Any, form: Form, spo
                 yield head
                 spool.seek(0)
                 yield from (line.decode() for line in spool)
-    yield after
+    yield form.after
 
 
 def _spool(

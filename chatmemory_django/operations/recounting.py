@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.each import Each, Refused, WindowOf
-from chatmemory_django.operations.whole import for_writing, keys
+from chatmemory_django.operations.one_by_one import for_writing, keys
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 

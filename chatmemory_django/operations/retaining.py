@@ -14,14 +14,17 @@ from django.db.models import F, Q
 from chatmemory_django import conf, observing
 from chatmemory_django.db.batches import taking_turns
 from chatmemory_django.db.moments import to_moment
+from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.remains import delete_left, runs
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.operations.each import Each, Refused, in_its_lock
 from chatmemory_django.operations.erasing import erase_each
+from chatmemory_django.operations.one_by_one import for_writing, keys, messages_of, write
 from chatmemory_django.operations.pruning import leave_branches
-from chatmemory_django.operations.whole import for_writing, keys, messages_of, write
+from chatmemory_django.stores.django.removals import Unquoting
+from chatmemory_django.stores.django.writes import Write
 
 _HAS_OTHER_ROWS = Q(next_sequence__gt=F("memory_messages") + 1)
 """Whether a conversation may have rows that are not in its memory, removed ones included. Reads no messages."""
@@ -52,9 +55,10 @@ def prune(
     Old are messages *history_older_than* that long, on any branch, that are in no memory, and what is left of removed
     ones; nothing is deleted in a *dry_run*. If other messages follow a deleted one, they then follow the nearest
     remaining message before it. *each* receives how many messages are deleted, several times for a long conversation.
-    Refused as in ``erase``. Each is looked at again once it is locked: one that was written to in the meantime is not
-    idle. A client message id is deleted with its message: if it is sent again, it is stored again. What is left of
-    erased conversations, since a process ended before it was deleted, is deleted, too.
+    Summaries that cover a deleted message, and a title made of one, are deleted with it; the next summary is made of
+    what is left. Refused as in ``erase``. Each is looked at again once it is locked: one that was written to in the
+    meantime is not idle. A client message id is deleted with its message: if it is sent again, it is stored again. What
+    is left of erased conversations, since a process ended before it was deleted, is deleted, too.
     """
     now = datetime.datetime.now(datetime.UTC)
     deleted = 0
@@ -121,6 +125,10 @@ def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversa
 def _delete_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:
     # Evaluated again on the locked conversation, whose window no other writer can move now.
     outlived = _outlived(before, conversation).filter(sequence__range=around)
+    if sequences := list(outlived.values_list("sequence", flat=True)):
+        key, using = conversation.memory_id, outlived.db
+        with unreadable_as(None):  # what nobody can read quotes nothing that anybody can
+            Write(key, using, None, keep_history=True, create=False).run(Unquoting(sequences))
     columns = leave_branches(conversation, outlived, around)
     count = _delete(outlived)
     if count:

@@ -29,7 +29,7 @@ from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
 from chatmemory_django.rest.pagination import ConversationPagination
 from chatmemory_django.rest.parsers import LinesParser
-from chatmemory_django.rest.problems import InvalidQuery, Problem
+from chatmemory_django.rest.problems import InvalidQuery, Problem, protected
 from chatmemory_django.rest.queries import MemoryQuery, ShownQuery
 from chatmemory_django.rest.serializers import (
     ConversationChangeSerializer,
@@ -124,8 +124,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Erase a conversation with its memory, its history and everything else."""
         with self.changing("delete") as conversation:
             if self.erase(row_of(conversation))["protected"]:
-                detail = "Other objects of the site refer to this conversation; it cannot be erased."
-                raise Problem(HTTPStatus.CONFLICT, "protected", detail)
+                raise protected()
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema("conversations_bulk_destroy", responses={200: ErasedSerializer}, filters=True)
@@ -175,7 +174,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
             conversation.refresh_from_db()
-            self.log(conversation, admin_log.replaced(conversation.memory_messages))
+            self.log(conversation, admin_log.REPLACED % {"messages": conversation.memory_messages})
             return Response(self._shown(self._read(conversation, memory), memory))
 
     @extend_schema(responses={204: None})
@@ -184,7 +183,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         """Clear the memory. The history is kept."""
         with self.changing("clear") as conversation:
             get_chat_memory(conversation.memory_id).clear()
-            self.log(conversation, admin_log.cleared(conversation.memory_messages))  # as read before
+            self.log(conversation, admin_log.CLEARED % {"messages": conversation.memory_messages})  # as before
         return Response(status=HTTPStatus.NO_CONTENT)
 
     @extend_schema(responses={201: ConversationSerializer})
@@ -210,7 +209,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         with self.changing("change") as conversation, found_at("$.to"):
             get_chat_memory(conversation.memory_id).rewind(to)
             conversation.refresh_from_db()
-            self.log(conversation, admin_log.rewound(to))
+            self.log(conversation, admin_log.REWOUND % {"number": to})
         return Response({"to": to})
 
     @extend_schema(responses=HeadSerializer)
@@ -221,7 +220,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         with self.changing("change") as conversation, found_at("$.to"):
             to = get_chat_memory(conversation.memory_id).switch(wanted)
             conversation.refresh_from_db()
-            self.log(conversation, admin_log.switched(wanted, to))
+            self.log(conversation, admin_log.SWITCHED % {"number": wanted, "newest": to})
         return Response({"to": to})
 
     @extend_schema(responses=RemovedSerializer)
@@ -242,7 +241,7 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         if not types or not self.policy.may_export(request, own=own):
             raise exceptions.PermissionDenied
         if request.method == "GET":
-            self.log(conversation, admin_log.exported(conversation.total_messages))
+            self.log(conversation, admin_log.EXPORTED % {"messages": conversation.total_messages})
         chunks = export(row_of(conversation), types=None if set(types) >= set(MessageType) else types)
         return StreamingHttpResponse(
             asynchronous(chunks) if isinstance(request._request, ASGIRequest) else chunks,

@@ -68,21 +68,6 @@ NEW_MEMORY = {"messages": [{"message": {"role": "system", "content": "They ask f
 MEMORY = {"messages": [STORED], "limit": 20, "evict_to": None, "unit": "messages", "explanation": [EXPLAINED]}
 FROM = {"to": 1}
 FORK = {"through": 1}
-DECISION = {"id": "0b6cf6a4-6d2c-4f0e-9d0b-0a4a3f5f6f10", "approved": False, "reason": "I want another one instead."}
-APPROVALS = {
-    "approvals": [
-        {
-            "id": DECISION["id"],
-            "sequence": 2,
-            "call_id": "call_1",
-            "tool": "refund",
-            "arguments": '{"order": 4711}',
-            "approve_by": "owner",
-            "requested_at": MOMENT,
-            "expires_at": MOMENT,
-        }
-    ]
-}
 REMOVED = {"removed": [2]}
 FEEDBACK = {"metadata": {"feedback": {"rating": 5}}}
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
-from uuid import UUID
 
 import msgspec
 from drf_spectacular.utils import extend_schema_field
@@ -27,7 +26,7 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.formats.openai_chat import INVALID, message_from_openai, message_to_openai
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models.columns import to_columns, to_metadata
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import FieldName, InvalidQuery
 
@@ -80,15 +79,6 @@ class BooleanField(serializers.BooleanField):
         if not isinstance(data, bool):
             self.fail("invalid", input=type(data).__name__)
         return data
-
-
-class UuidField(serializers.UUIDField):
-    """A UUID as text. DRF's own field also accepts numbers, and false for zero."""
-
-    def to_internal_value(self, data: Any) -> UUID:
-        if not isinstance(data, str):
-            self.fail("invalid", value=type(data).__name__)
-        return super().to_internal_value(data)
 
 
 class MomentField(serializers.DateTimeField):

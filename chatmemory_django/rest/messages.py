@@ -28,7 +28,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_columns
 from chatmemory_django.models.message_codec import file_in
 from chatmemory_django.operations import admin_log, annotate
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.filters import MessageFilter
 from chatmemory_django.rest.pagination import MessagePagination
@@ -150,7 +150,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 raise invalid("$.metadata", str(exc)) from None
             if is_there is None:  # it is only in the memory
                 raise Http404
-            self.log(conversation, admin_log.annotated(row.sequence))
+            self.log(conversation, admin_log.ANNOTATED % {"number": row.sequence})
             conversation.refresh_from_db()
             row = self.find_message(conversation)
         return Response(self.get_serializer(row).data)

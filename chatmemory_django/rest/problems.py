@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.core.signals import got_request_exception
+from django.db.models import ProtectedError, RestrictedError
 from django.http import Http404, HttpRequest
 from django.utils.log import log_response
 from rest_framework import exceptions
@@ -66,6 +67,12 @@ def invalid(path: str, detail: str, code: str = "invalid") -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, code, detail, path)
 
 
+def protected() -> Problem:
+    """Return a 409 for a conversation of which nothing can be erased."""
+    detail = "Other objects of the site refer to this conversation; nothing of it can be erased."
+    return Problem(HTTPStatus.CONFLICT, "protected", detail)
+
+
 def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None:
     """Return the response to *exc*; see DRF's ``EXCEPTION_HANDLER``. Unexpected errors are logged as Django does."""
     if isinstance(exc, NotModified):
@@ -74,6 +81,8 @@ def handle_exception(exc: Exception, context: dict[str, Any]) -> Response | None
         exc = exceptions.NotFound()
     elif isinstance(exc, PermissionDenied):
         exc = exceptions.PermissionDenied()
+    elif isinstance(exc, ProtectedError | RestrictedError):
+        exc = protected()
     elif isinstance(exc, EncryptedError):
         exc = Problem(HTTPStatus.BAD_REQUEST, "encrypted", str(exc), "?")
     elif isinstance(exc, StorageError):

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory_django import conf
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import (
     ConversationExistsError,

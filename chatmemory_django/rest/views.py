@@ -274,9 +274,13 @@ class ChatMemoryView(GenericAPIView[Any]):
     def erase(self, conversations: Any) -> dict[str, Any]:
         """Erase *conversations*; return how many were, and the memory ids of those that other objects protect."""
         protected: list[str] = []
+
+        def log(erased: Conversation, _: int) -> None:
+            self.log(erased, admin_log.ERASED % {"messages": erased.total_messages}, admin_log.DELETION)
+
         receipt = erase(
             conversations,
-            each=lambda erased, _: self.log(erased, admin_log.erased(erased.total_messages), admin_log.DELETION),
+            each=log,
             refused=lambda conversation, error: protected.append(conversation.memory_id),
         )
         return {"erased": len(receipt.messages), "protected": protected}

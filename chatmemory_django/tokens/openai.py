@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
 
 from chatmemory_django.messages import (
     BLANK,
@@ -96,7 +97,7 @@ class OpenAiTokenCountEstimator:
 
     def estimate_token_count_in_text(self, text: str) -> int:
         """Return the number of tokens in *text*; special tokens are counted as plain text."""
-        encode = get_encoding(self._encoding_name).encode_ordinary
+        encode = self._encode
         if len(text) <= PIECE_LENGTH:
             return len(encode(text))
         return sum(len(encode(piece[0])) for piece in _PIECE.finditer(text))
@@ -122,6 +123,10 @@ class OpenAiTokenCountEstimator:
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int:
         """Return the number of tokens in *messages*: ``tokens_per_list`` and the sum of their tokens."""
         return self.tokens_per_list + sum(map(self.estimate_token_count_in_message, messages))
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        return get_encoding(self._encoding_name).encode_ordinary
 
     def _in_content(self, content: Content | None) -> int:
         match content:

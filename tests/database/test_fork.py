@@ -16,7 +16,7 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import whole
+from chatmemory_django.operations import one_by_one
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError, MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer, in_another_connection
@@ -307,8 +307,8 @@ def test_an_id_that_is_free_again_is_given_to_the_fork(monkeypatch):
         in_another_connection(Conversation.objects.filter(memory_id=memory_id).delete)
         return is_there(memory_id, using)
 
-    is_there = whole.is_there
-    monkeypatch.setattr(whole, "is_there", look)
+    is_there = one_by_one.is_there
+    monkeypatch.setattr(one_by_one, "is_there", look)
 
     check(operations.fork(source(), "b"))
 

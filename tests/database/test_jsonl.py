@@ -28,7 +28,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import whole
+from chatmemory_django.operations import one_by_one
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
     ImportLimits,
@@ -639,8 +639,8 @@ class TestAnIdThatIsTaken:
             erased.append(memory_id)
             return is_there(memory_id, using)
 
-        is_there = whole.is_there
-        monkeypatch.setattr(whole, "is_there", look)
+        is_there = one_by_one.is_there
+        monkeypatch.setattr(one_by_one, "is_there", look)
         return erased
 
     @pytest.mark.parametrize("skip_existing", [False, True])
@@ -673,7 +673,7 @@ class TestConcurrentWriters:
 
     @pytest.fixture(autouse=True)
     def in_small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(whole, "PAGE", 2)
+        monkeypatch.setattr(one_by_one, "PAGE", 2)
 
     @pytest.mark.slow
     @pytest.mark.django_db(transaction=True)

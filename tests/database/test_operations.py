@@ -21,7 +21,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, MessageType, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, new_expiry, remains
-from chatmemory_django.operations import Finding, Invariant, NoCounterError, Pruned, whole
+from chatmemory_django.operations import Finding, Invariant, NoCounterError, Pruned, one_by_one
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from example_project.models import Feedback
 from tests.database.interleaving import another_writer, set_isolation
@@ -590,6 +590,18 @@ class TestPrune:
         assert memory.messages() == before
         assert found_in() == []
 
+    @pytest.mark.parametrize(
+        ("title", "left"), [("one", ""), ("two", "two"), ("a title of its user", "a title of its user")]
+    )
+    def test_a_title_that_is_made_of_a_pruned_message_goes_with_it(self, title, left):
+        a_memory("a", limit=1).add(U1, U2, U3)
+        Conversation.objects.update(title=title)
+        age(10 * DAY, sequence=1)
+
+        operations.prune(everyone(), history_older_than=5 * DAY)
+
+        assert (self.left(), Conversation.objects.get().title) == ([2, 3], left)
+
     def test_a_client_message_id_is_known_until_its_message_is_pruned(self):
         memory = a_memory("a", limit=2)
         memory.add(NewMessage(U1, client_message_id="one"), NewMessage(U2, client_message_id="two"), U3)
@@ -944,7 +956,7 @@ class TestCheck:
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("keep_history", [True, False])
     def test_a_concurrent_write_is_not_a_finding(self, keep_history: bool, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(whole, "PAGE", 2)
+        monkeypatch.setattr(one_by_one, "PAGE", 2)
         for after in STATEMENTS:
             everyone().delete()
             memory = a_memory("a", keep_history=keep_history)

@@ -23,7 +23,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.operations import export, whole
+from chatmemory_django.operations import export, one_by_one
 from chatmemory_django.provider import get_chat_memory
 
 pytestmark = pytest.mark.django_db
@@ -156,7 +156,7 @@ def test_many_conversations_are_one_document_without_what_was_erased(form):
 
 @FORMS
 def test_a_long_conversation_is_read_and_sent_in_parts(form, monkeypatch):
-    monkeypatch.setattr(whole, "PAGE", 50)
+    monkeypatch.setattr(one_by_one, "PAGE", 50)
     get_chat_memory("a").add(*(UserMessage(f"{number} " + "x" * 1000) for number in range(200)))
 
     chunks = list(export(Conversation.objects.all(), form=form))

@@ -35,7 +35,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore

@@ -10,7 +10,7 @@ from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore, statements
-from chatmemory_django.stores.django.snapshots import PINNED, WINDOW
+from chatmemory_django.stores.django.rows import PINNED, WINDOW
 from chatmemory_django.stores.django.statements import Parameter, Statement
 
 pytestmark = pytest.mark.django_db

@@ -1,6 +1,7 @@
 """A summary replaces evicted messages: each once, in order, and never more than the window holds."""
 
 import asyncio
+import datetime
 import logging
 import re
 import threading
@@ -10,7 +11,9 @@ from itertools import pairwise
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
+from django.utils import timezone
 
+from chatmemory_django import operations
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.pending import MAX_MESSAGES, take
 from chatmemory_django.core.windows import Window, to_entry
@@ -25,7 +28,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
@@ -34,6 +37,7 @@ from tests.estimators import ADDITIVE_WORDS, JOINT
 from tests.reference_store import ReferenceStore
 
 pytestmark = pytest.mark.django_db
+DAY = datetime.timedelta(days=1)
 CONCISE = SystemMessage("Be concise.")
 CALLING = AiMessage("looking", tool_execution_requests=[ToolExecutionRequest("1", "look", "{}")])
 STATEMENTS = {"sqlite": 8, "postgresql": 7, "mysql": 8}
@@ -151,6 +155,35 @@ class TestSummarizedMessages:
 
         assert summarizer.calls[1][0] is None
         assert "1" not in summarizer.calls[1][1]
+
+    @pytest.mark.parametrize("old", [1, 2])
+    def test_a_summary_goes_with_the_first_message_that_is_pruned_from_it_and_the_next_is_made_of_what_is_left(
+        self, memory, summarizer, old
+    ):
+        talk = memory()
+        talk.add(*numbered(1, 2, 3, 4, 5, 6, 7))
+        talk.summarize()
+        after_that = talk.messages()
+        Message.objects.filter(sequence__lte=old).update(created_at=timezone.now() - DAY)
+
+        operations.prune(Conversation.objects.all(), history_older_than=DAY / 2)
+
+        assert talk.messages() == after_that[1:]
+        assert not Message.objects.filter(text="until 2").exists()
+        operations.check(Conversation.objects.all(), lambda memory_id: None, pytest.fail)
+        assert talk.summarize()
+        assert summarizer.calls[1] == (None, [str(number) for number in range(old + 1, 6)])
+
+    def test_a_summary_of_what_stays_stays(self, memory, summarizer):
+        talk = memory()
+        talk.add(*numbered(1, 2, 3, 4, 5, 6, 7))
+        talk.summarize()
+        talk.remove(1)
+        before, version = talk.messages(), Conversation.objects.get().version
+
+        operations.prune(Conversation.objects.all(), history_older_than=DAY / 2)
+
+        assert (talk.messages(), Conversation.objects.get().version) == (before, version)
 
     def test_one_call_takes_as_much_as_the_window_holds_and_the_next_ones_the_rest(self, memory, summarizer):
         talk = memory()

@@ -13,7 +13,7 @@ from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, Use
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory, known_window
 from chatmemory_django.stores.django import DjangoChatMemoryStore
-from chatmemory_django.stores.django.rows import new_row
+from chatmemory_django.stores.django.changes import new_row
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.estimators import ADDITIVE_WORDS
 

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from asgiref.sync import async_to_sync
 from django.utils.functional import Promise
 
-from chatmemory_django.db.threads import araisable, in_slow_thread
+from chatmemory_django.chat.threads import araisable
+from chatmemory_django.db.threads import in_slow_thread
 from chatmemory_django.messages import BLANK
 from chatmemory_django.private import private
 

@@ -17,7 +17,7 @@ from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import MessageType, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.message_codec import complete
-from chatmemory_django.operations.whole import as_kept, messages_of
+from chatmemory_django.operations.one_by_one import as_kept, messages_of
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 

@@ -10,10 +10,11 @@ from typing import TypeAlias
 from asgiref.sync import async_to_sync
 
 from chatmemory_django import operations
+from chatmemory_django.chat.threads import araisable
 from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from chatmemory_django.core.serving import serving
 from chatmemory_django.core.shortening import title_of
-from chatmemory_django.db.threads import araisable, in_slow_thread, in_thread
+from chatmemory_django.db.threads import in_slow_thread, in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.private import to_log

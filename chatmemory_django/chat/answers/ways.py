@@ -18,9 +18,10 @@ from chatmemory_django.chat.answers.context import Checked, atext_of, text_of
 from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle
 from chatmemory_django.chat.model import ChatEvent, ChatRequest, ModelTimeoutError
+from chatmemory_django.chat.threads import afterwards, apart, araisable
 from chatmemory_django.chat.tools import Tool, acall_tool, call_tool
 from chatmemory_django.db.contexts import in_context
-from chatmemory_django.db.threads import afterwards, apart, araisable, in_slow_thread, in_thread, to_its_end
+from chatmemory_django.db.threads import in_slow_thread, in_thread, to_its_end
 from chatmemory_django.messages import ToolExecutionRequest, ToolExecutionResultMessage
 
 _T = TypeVar("_T")

@@ -35,7 +35,7 @@ from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.tool_calls import NOT_RUN, tool_answers
 from chatmemory_django.messages import ChatMessage, MessageType, ToolExecutionRequest, ToolExecutionResultMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet
-from chatmemory_django.operations.whole import in_lock, messages_of, write
+from chatmemory_django.operations.one_by_one import in_lock, messages_of, write
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

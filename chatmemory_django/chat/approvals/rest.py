@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_serializer
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
@@ -18,15 +20,39 @@ from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.model import OWNER
 from chatmemory_django.messages import MessageType
-from chatmemory_django.operations import admin_log
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.conversations import ConversationViewSet
-from chatmemory_django.rest.fields import BooleanField, Strict, TextField, UuidField
+from chatmemory_django.rest.fields import BooleanField, Strict, TextField
 from chatmemory_django.rest.problems import Problem
 from chatmemory_django.rest.views import row_of
 
+DECISION = {"id": "0b6cf6a4-6d2c-4f0e-9d0b-0a4a3f5f6f10", "approved": False, "reason": "I want another one instead."}
+APPROVALS = {
+    "approvals": [
+        {
+            "id": DECISION["id"],
+            "sequence": 2,
+            "call_id": "call_1",
+            "tool": "refund",
+            "arguments": '{"order": 4711}',
+            "approve_by": "owner",
+            "requested_at": examples.MOMENT,
+            "expires_at": examples.MOMENT,
+        }
+    ]
+}
 
-@extend_schema_serializer(examples=examples.shown(examples.DECISION, request=True))
+
+class UuidField(serializers.UUIDField):
+    """A UUID as text. DRF's own field also accepts numbers, and false for zero."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=type(data).__name__)
+        return super().to_internal_value(data)
+
+
+@extend_schema_serializer(examples=examples.shown(DECISION, request=True))
 class DecisionSerializer(Strict, serializers.Serializer[Any]):
     """Whether a tool call may run."""
 
@@ -55,7 +81,7 @@ class ApprovalSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(help_text="When the call can no longer be approved.")
 
 
-@extend_schema_serializer(examples=examples.shown(examples.APPROVALS))
+@extend_schema_serializer(examples=examples.shown(APPROVALS))
 class ApprovalsSerializer(serializers.Serializer[Any]):
     """The tool calls that wait for a decision, in their order."""
 
@@ -99,6 +125,11 @@ class ApprovalViewSet(ConversationViewSet):
                 if not may(OWNER):
                     raise exceptions.PermissionDenied from None
                 raise Problem(HTTPStatus.CONFLICT, "not_pending", str(exc), "$.id") from None
-            self.log(conversation, admin_log.decided(approval.sequence, approved=decision.approved))
+            words = (
+                _("Approved a tool call of message #%(number)d.")
+                if decision.approved
+                else _("Denied a tool call of message #%(number)d.")
+            )
+            self.log(conversation, words % {"number": approval.sequence})
             transaction.on_commit(partial(go_on, conversation, request._request), using=conversation._state.db)
         return Response(status=HTTPStatus.NO_CONTENT)

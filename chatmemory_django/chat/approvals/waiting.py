@@ -17,10 +17,10 @@ from django.db.models import Q
 from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.chat.model import CLIENT, OWNER, ApprovalRequested
 from chatmemory_django.chat.ui_messages import Approval
-from chatmemory_django.db.isolation import as_now, has_locked
+from chatmemory_django.db.transactions import as_now, has_locked
 from chatmemory_django.messages import AiMessage, MessageType, ToolExecutionRequest
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
-from chatmemory_django.operations.whole import messages_of
+from chatmemory_django.operations.one_by_one import messages_of
 
 State = ToolApproval.State
 

@@ -14,10 +14,10 @@ from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
+from chatmemory_django.chat.costs.labels import MAX_LABELS
 from chatmemory_django.chat.costs.spending import read_spending
 from chatmemory_django.chat.costs.tables import ModelCall, ModelCallQuerySet, Purpose
 from chatmemory_django.chat.costs.usage import By, Usage, usage
-from chatmemory_django.core.labels import MAX_LABELS
 
 PERIODS = (1, 7, 30, 90, 365)
 """The periods that the page offers, in days."""

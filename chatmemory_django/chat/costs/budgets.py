@@ -20,11 +20,11 @@ from django.db.models.lookups import Exact
 from chatmemory_django.access import access_policy
 from chatmemory_django.chat.costs.calls import Account
 from chatmemory_django.chat.costs.conf import Budget
+from chatmemory_django.chat.costs.given import given
+from chatmemory_django.chat.costs.labels import label_in
 from chatmemory_django.chat.costs.tables import BUDGET_LOCKS, BudgetLock, LabelValue, ModelCall
 from chatmemory_django.chat.costs.usage import selects
 from chatmemory_django.chat.runs.tables import Run
-from chatmemory_django.core.given import given
-from chatmemory_django.core.labels import label_in
 from chatmemory_django.db.moments import LATEST
 
 if TYPE_CHECKING:

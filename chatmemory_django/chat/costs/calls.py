@@ -22,6 +22,8 @@ from django.utils import timezone
 
 from chatmemory_django.chat.costs.conf import costs, to_cost
 from chatmemory_django.chat.costs.estimates import NOTHING, Estimate, Part, is_refusal
+from chatmemory_django.chat.costs.given import given
+from chatmemory_django.chat.costs.labels import checked_labels
 from chatmemory_django.chat.costs.summing import midnight, sum_calls
 from chatmemory_django.chat.costs.tables import MAX_NAME_LENGTH, ModelCall, Outcome, Purpose
 from chatmemory_django.chat.model import (
@@ -33,8 +35,6 @@ from chatmemory_django.chat.model import (
     TokenUsage,
 )
 from chatmemory_django.conf import imported
-from chatmemory_django.core.given import given
-from chatmemory_django.core.labels import checked_labels
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.serving import served
 from chatmemory_django.db.moments import to_moment
@@ -67,7 +67,7 @@ class Call:
     outcome: str = Outcome.CANCELLED
     error: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """The site's own: see ``core.labels``."""
+    """The site's own: see ``costs.labels``."""
     service_tier: str | None = None
     """The vendor's name for the kind of service, which may have a price of its own, if the model reported it."""
     began_at: datetime = field(default_factory=timezone.now)

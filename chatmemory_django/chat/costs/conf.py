@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 
 from chatmemory_django.chat.conf import COST_DIGITS, COST_PLACES
+from chatmemory_django.chat.costs.given import given
+from chatmemory_django.chat.costs.labels import label_in
 from chatmemory_django.conf import Rule, Section, imported
-from chatmemory_django.core.given import given
-from chatmemory_django.core.labels import label_in
 
 
 class Costs(Section):

@@ -19,7 +19,7 @@ from chatmemory_django.chat.costs.tables import Purpose
 from chatmemory_django.chat.model import ChatEvent, ChatModel, ChatRequest, RateLimitError, TokenUsage
 from chatmemory_django.chat.runs.leases import Lease
 from chatmemory_django.chat.runs.tables import Run
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.stores.base import Beside, OtherRow

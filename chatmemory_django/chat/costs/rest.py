@@ -12,8 +12,8 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import COST_PLACES
+from chatmemory_django.chat.costs.labels import NAME
 from chatmemory_django.chat.costs.usage import BY, usage
-from chatmemory_django.core.labels import NAME
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.rest.fields import MomentField
 from chatmemory_django.rest.filters import EVERYBODY, owned_by_key

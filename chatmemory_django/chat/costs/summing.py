@@ -20,7 +20,7 @@ from django.db.models import F, QuerySet
 
 from chatmemory_django.chat.costs.tables import MEASURES, CallSum, ModelCall, ModelCallQuerySet, Span
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import tried_again
 
 SUMMED_AT_ONCE = 50_000
 """How many calls one transaction adds to the sums."""

@@ -148,7 +148,7 @@ class ModelCall(models.Model):
     outcome = models.CharField(_("outcome"), max_length=16, choices=Outcome.choices)
     # The name of its class: the text of an error may quote a message.
     error = models.CharField(_("error"), max_length=MAX_NAME_LENGTH, blank=True)
-    # The site's own, by which calls are summed up: see ``core.labels``.
+    # The site's own, by which calls are summed up: see ``costs.labels``.
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     created_at = models.DateTimeField(_("time"), default=timezone.now)
     # The run that added it to the sums; null until then.

@@ -16,6 +16,7 @@ from django.db.models.functions import TruncDate
 from django.db.models.lookups import Exact
 
 from chatmemory_django.chat.conf import COST_PLACES
+from chatmemory_django.chat.costs.labels import label_in
 from chatmemory_django.chat.costs.summing import DAY, midnight
 from chatmemory_django.chat.costs.tables import (
     MEASURES,
@@ -26,7 +27,6 @@ from chatmemory_django.chat.costs.tables import (
     ModelCallQuerySet,
     Span,
 )
-from chatmemory_django.core.labels import label_in
 from chatmemory_django.db.moments import to_moment
 from chatmemory_django.models import Conversation
 

@@ -47,18 +47,11 @@ from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
+from chatmemory_django.chat.threads import all_afterwards, close_with, has_threads
 from chatmemory_django.chat.work import ChatWork, encoded
 from chatmemory_django.db.contexts import current
 from chatmemory_django.db.row_codec import address_of
-from chatmemory_django.db.threads import (
-    all_afterwards,
-    close_with,
-    context_of,
-    has_threads,
-    in_background,
-    in_thread,
-    leave_thread,
-)
+from chatmemory_django.db.threads import context_of, in_background, in_thread, leave_thread
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private

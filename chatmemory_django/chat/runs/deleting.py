@@ -15,8 +15,8 @@ from chatmemory_django.chat.runs.tables import AnswerChunk, before
 from chatmemory_django.db.background import leave_connections
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, in_context
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import leaving_no_connection
+from chatmemory_django.db.transactions import tried_again
 
 logger = logging.getLogger(__name__)
 

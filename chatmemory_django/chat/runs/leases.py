@@ -27,7 +27,7 @@ from chatmemory_django.chat.runs.taking import NOTHING, Kept, OtherAssistantErro
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.base import BusyError

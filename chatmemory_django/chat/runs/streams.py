@@ -25,8 +25,8 @@ from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
 
 logger = logging.getLogger(__name__)

@@ -21,10 +21,9 @@ from django.utils import timezone, translation
 from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH, Run, before
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext
-from chatmemory_django.db.isolation import note_lock
 from chatmemory_django.db.moments import DatabaseNow
-from chatmemory_django.db.retries import is_duplicate
 from chatmemory_django.db.row_codec import Address
+from chatmemory_django.db.transactions import is_duplicate, note_lock
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.conversations import create_once
 

@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from chatmemory_django.contrib.encryption.ciphers import APP, Cipher, installed
 from chatmemory_django.contrib.encryption.renewing import encrypt_files, encrypt_some, outdated
 from chatmemory_django.contrib.encryption.values import EncryptionError
-from chatmemory_django.db.isolation import as_now, sees_otherwise
+from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.whole import for_writing, in_lock, keys
+from chatmemory_django.operations.one_by_one import for_writing, in_lock, keys
 
 
 def encrypt(

@@ -52,7 +52,7 @@ def copied(codec: RowCodec, source: Conversation, forked: Conversation, last: in
 def _encrypt_again(theirs: Coder, own: Coder, forked: Conversation) -> None:
     from chatmemory_django.models.fields import as_stored  # models are not loaded yet
     from chatmemory_django.models.messages import TEXTS, decoded_texts, encoded_texts
-    from chatmemory_django.operations.whole import messages_of, pages
+    from chatmemory_django.operations.one_by_one import messages_of, pages
 
     rows = messages_of(forked)
     for page in pages(rows, "sequence", "type", *map(as_stored, TEXTS)):

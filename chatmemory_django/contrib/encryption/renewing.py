@@ -18,7 +18,7 @@ from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.row_codec import Coder, RowCodec, Stored, address_of, row_of
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.fields import as_stored
-from chatmemory_django.operations.whole import PAGE_CHARACTERS
+from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS
 
 ROWS = 100
 """How many rows are encrypted while a conversation is locked, fewer if they are large."""

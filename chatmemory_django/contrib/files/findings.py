@@ -16,8 +16,7 @@ from chatmemory_django.contrib.files.conf import files
 from chatmemory_django.contrib.files.models import BATCH, MAY_HAVE_FILES, MediaFile, MediaReference, locked
 from chatmemory_django.contrib.files.releasing import delete_files, release
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.isolation import as_now
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import as_now, tried_again
 from chatmemory_django.models import Conversation, Message
 
 ORPHAN_AGE = datetime.timedelta(days=1)

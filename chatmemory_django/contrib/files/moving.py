@@ -19,15 +19,15 @@ from chatmemory_django.contrib.files.releasing import delete_files, delete_refer
 from chatmemory_django.contrib.files.uploads import StorageUploads, take_out
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.row_codec import Address, Coder, address_of, owner_of
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import ChatMessage, FileReference
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.message_codec import Extracted, StorageError, may_refer, writing
 from chatmemory_django.models.messages import MESSAGE_SIZE, TEXTS, decoded_texts, encoded_texts
-from chatmemory_django.operations.whole import (
+from chatmemory_django.operations.one_by_one import (
     PAGE_CHARACTERS,
     for_writing,
     in_lock,

@@ -13,7 +13,7 @@ from chatmemory_django.contrib.files.conf import files
 from chatmemory_django.contrib.files.marks import references
 from chatmemory_django.contrib.files.models import BATCH, MAY_HAVE_FILES, MediaFile, MediaReference, locked
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.isolation import as_now
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
 

@@ -1,5 +1,5 @@
 """
 Import of other frameworks' conversations, from their own tables and from their JSON.
 
-Each framework has a module that reads its data; ``storing`` stores them. Nothing here imports a framework.
+``frameworks`` reads what each of them has written, ``storing`` stores it. Nothing here imports a framework.
 """

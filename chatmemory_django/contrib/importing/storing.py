@@ -12,11 +12,10 @@ from django.db.models import Case, Value, When
 
 from chatmemory_django.contrib.importing.moved import Moved
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.isolation import as_now
 from chatmemory_django.db.moments import aware, to_moment
-from chatmemory_django.db.retries import tried_again
+from chatmemory_django.db.transactions import as_now, tried_again
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.whole import messages_of, stored_columns, write
+from chatmemory_django.operations.one_by_one import messages_of, stored_columns, write
 from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 

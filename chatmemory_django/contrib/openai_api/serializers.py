@@ -13,7 +13,7 @@ from chatmemory_django.core.media import AddressError, check_json_files
 from chatmemory_django.formats.verbatim import to_new_message
 from chatmemory_django.messages import NewMessage
 from chatmemory_django.models.columns import to_columns
-from chatmemory_django.operations.whole import as_kept
+from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.rest.fields import Strict, TextField, sentence
 
 MAX_ITEMS = 20

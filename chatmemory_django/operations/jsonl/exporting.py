@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import msgspec
 from django.db.models import QuerySet
@@ -21,41 +22,14 @@ from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.message_codec import complete_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
-from chatmemory_django.operations.whole import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
-_KEPT = (
-    "next_sequence",
-    "window_start",
-    "pinned_sequence",
-    "parent_sequence",
-    "summary_sequence",
-    "forgotten_through",
-    "evicted_limit",
-    "evicted_by",
-    "kept_out_through",
-)
+_LINE = tuple(each for each in MessageLine.__struct_fields__ if each != "message")
+_HEAD = tuple(each for each in Head.__struct_fields__ if each != "messages")
 
-
-class _Row(NamedTuple):
-    """The columns of a message."""
-
-    sequence: int
-    created_at: datetime
-    type: str
-    text: str
-    payload: str | None
-    token_count: int | None
-    counted_by: str
-    superseded: bool
-    in_history: bool
-    is_complete: bool
-    client_message_id: str | None
-    on_path: bool
-    parent_sequence: int | None
-    cleared_before: int | None
-    metadata: dict[str, Any] | None
-    verbatim: str | None
+_Row = namedtuple("_Row", ("type", "text", "payload", *_LINE))  # type: ignore[misc]  # its fields are those of a line
+"""The columns of a message."""
 
 
 def export_lines(
@@ -99,6 +73,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     at = address_of(conversation)
     for page in pages(rows, *_Row._fields):
         for row in page:
+            values: Any
             [values] = complete_rows([_Row._make(row)], at)
             if leaves_out:
                 values = values._replace(verbatim=None)
@@ -167,44 +142,17 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
         raise ValueError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
 
 
-def _head(conversation: Conversation, columns: dict[str, Any], messages: int) -> Head:
-    kept = {name: getattr(conversation, name) for name in _KEPT} | columns
-    return Head(
-        memory_id=conversation.memory_id,
-        total_messages=conversation.total_messages,
-        title=conversation.title,
-        metadata=conversation.metadata,
-        created_at=_utc(conversation.created_at),
-        updated_at=_utc(conversation.updated_at),
-        messages=messages,
-        is_pinned=conversation.is_pinned,
-        is_archived=conversation.is_archived,
-        has_lost_system=conversation.has_lost_system,
-        expires_at=None if conversation.expires_at is None else _utc(conversation.expires_at),
-        assistant=conversation.assistant,
-        **kept,
-    )
+def _head(conversation: Conversation, columns: Mapping[str, Any], messages: int) -> Head:
+    kept = {name: _in_utc(getattr(conversation, name)) for name in _HEAD}
+    return Head(**{**kept, **columns}, messages=messages)
 
 
-def _message_line(row: _Row) -> MessageLine:
+def _message_line(row: Any) -> MessageLine:
     message = to_message(row.type, row.text, row.payload)
     written = message_to_json(message) if row.payload is None else _one_line(row.payload)
-    return MessageLine(
-        sequence=row.sequence,
-        created_at=_utc(row.created_at),
-        message=msgspec.Raw(written.encode()),
-        token_count=row.token_count,
-        counted_by=row.counted_by,
-        superseded=row.superseded,
-        in_history=row.in_history,
-        is_complete=row.is_complete,
-        client_message_id=row.client_message_id,
-        on_path=None if row.on_path == row.in_history else row.on_path,
-        parent_sequence=row.parent_sequence,
-        cleared_before=row.cleared_before,
-        metadata=row.metadata,
-        verbatim=row.verbatim,
-    )
+    line = {name: _in_utc(getattr(row, name)) for name in _LINE}
+    line["on_path"] = None if row.on_path == row.in_history else row.on_path
+    return MessageLine(**line, message=msgspec.Raw(written.encode()))
 
 
 def _one_line(payload: str) -> str:
@@ -212,5 +160,6 @@ def _one_line(payload: str) -> str:
     return payload.replace("\n", " ").replace("\r", " ")
 
 
-def _utc(moment: datetime) -> datetime:
-    return aware(moment).astimezone(UTC)
+def _in_utc(value: Any) -> Any:
+    """Return *value*, in UTC if it is a moment."""
+    return aware(value).astimezone(UTC) if isinstance(value, datetime) else value

@@ -21,8 +21,8 @@ from chatmemory_django.core.media import AddressError, check_files, check_json_f
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import address_of, owner_of
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
 from chatmemory_django.models.columns import to_metadata
@@ -40,14 +40,18 @@ from chatmemory_django.operations.jsonl.lines import (
     read_records,
 )
 from chatmemory_django.operations.jsonl.paths import Branches
-from chatmemory_django.operations.whole import created
-from chatmemory_django.stores.django.rows import max_row_bytes, new_row
+from chatmemory_django.operations.one_by_one import created
+from chatmemory_django.stores.django.changes import max_row_bytes, new_row
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
+
+_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before")
+_OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
+"""The columns of a message that are as its line has them, and those that are as the store writes them."""
 
 
 def import_lines(
@@ -290,23 +294,12 @@ class _Import:
             self._client_message_ids.add(new.client_message_id)
         tokens, counted_by = (line.token_count, line.counted_by) if self.trusted else (None, "")
         columns = {
-            "sequence": line.sequence,
+            **{name: getattr(line, name) for name in _OF_LINE},
+            **{name: getattr(new, name) for name in _OF_NEW},
             "created_at": _checked_moment(number, line.created_at),
-            "type": new.type,
-            "text": new.text,
-            "payload": new.payload,
-            "metadata": new.metadata,
-            "verbatim": new.verbatim,
             "token_count": tokens,
             "counted_by": counted_by,
-            "superseded": line.superseded,
-            "in_history": line.in_history,
-            "is_complete": line.is_complete,
             "on_path": on_path,
-            "parent_sequence": line.parent_sequence,
-            "cleared_before": line.cleared_before,
-            "client_message_id": new.client_message_id,
-            "files": new.files,
         }
         self._rows += 1
         self._file_sizes |= {each.reference.sha256: each.reference.size for each in new.files}

@@ -21,10 +21,9 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Pending
 from chatmemory_django.core.reasons import Explained, Reader
 from chatmemory_django.core.windows import Eviction, Window
-from chatmemory_django.db.isolation import has_locked, note_lock, sees_committed
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.threads import in_slow_thread, in_thread
+from chatmemory_django.db.transactions import has_locked, note_lock, sees_committed, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage, SystemMessage, checked_messages
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
 from chatmemory_django.models.columns import HistoryRow
@@ -34,12 +33,11 @@ from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemo
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
-from chatmemory_django.stores.django.entries import costs_of, messages_of, read_eviction, summary_index
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Popping, Removal
-from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.rows import Row, costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.snapshots import Snapshot, read_eviction
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
 
@@ -231,18 +229,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         replacement = Replacement(
             eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction
         )
-        self._replace(memory_id, replacement, is_empty=not eviction.entries(), window=window)
+        self._write(memory_id, create=bool(eviction.entries()), window=window).run(replacement)
 
     @private
     def update_messages(self, memory_id: object, messages: Iterable[ChatMessage]) -> None:
         """Replace the memory under *memory_id* with *messages*; ``Replacement`` describes the effect on the history."""
         kept = checked_messages(messages)
-        self._replace(memory_id, Replacement(kept, keep_history=self.keep_history), is_empty=not kept)
-
-    def _replace(
-        self, memory_id: object, replacement: Replacement, *, is_empty: bool, window: Window | None = None
-    ) -> None:
-        self._write(memory_id, create=not is_empty, window=window).run(replacement)
+        self._write(memory_id, create=bool(kept)).run(Replacement(kept, keep_history=self.keep_history))
 
     def delete_messages(self, memory_id: object) -> None:
         is_heard = bool(signals.memory_cleared.receivers)

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, count, repeat
+from typing import Unpack
 
 import msgspec
 
 from chatmemory_django.core.windows import NOTHING_LEAVES, Entry, Eviction, Window, to_entry
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, new_messages
 from chatmemory_django.models.columns import Columns, to_message
-from chatmemory_django.stores.base import Appended, LeaseLostError, MessageNotFoundError, Phase
-from chatmemory_django.stores.django.changes import Change, Cut
-from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, has_counts, read_eviction
-from chatmemory_django.stores.django.relocations import Relocation, relocate, stored_rows
-from chatmemory_django.stores.django.rows import NewRow, Row, State, memory_columns, new_row
-from chatmemory_django.stores.django.snapshots import FRONT, SUMMARY, WINDOW, Snapshot
+from chatmemory_django.stores.base import AddOptions, Appended, LeaseLostError, MessageNotFoundError
+from chatmemory_django.stores.django.changes import Change, Cut, NewRow, Relocation, memory_columns, new_row
+from chatmemory_django.stores.django.relocations import relocate, stored_rows
+from chatmemory_django.stores.django.rows import FRONT, SUMMARY, WINDOW, Row, State
+from chatmemory_django.stores.django.snapshots import Counted, Known, Snapshot, counts_of, entry_of, read_eviction
 
 MAX_READ = 4_096
 """How many sequences of the front of a window are read at a time, at most."""
+
+
+@dataclass
+class _Start:
+    """The memory to which messages are added, and what else changes since it is that one."""
+
+    eviction: Eviction
+    uncounted: Sequence[Row] = ()
+    """The rows whose token counts must be stored."""
+    relocation: Relocation | None = None
+    aside: Sequence[int] = ()
+    """The messages of the turn that were stored aside, ..."""
+    taken_up: Sequence[int] = ()
+    """... and those of them that are added to the memory before the others."""
+    cuts: Sequence[Cut] = ()
+    answered: Sequence[int] = ()
+    """The question that the messages answer, since they continue from it."""
 
 
 class Addition:
@@ -31,34 +49,24 @@ class Addition:
     holds_for_nothing = True  # that an equal system message is in the memory was true when it was read
 
     def __init__(
-        self,
-        messages: Sequence[ChatMessage | NewMessage],
-        window: Window,
-        *,
-        after: int | None = None,
-        repeats: bool = False,
-        archived: bool = False,
-        phase: Phase | None = None,
-        turn: Sequence[int] = (),
-        newest: int | None = None,
-        is_retry: bool = True,
-        costs: Sequence[int | None] = (),
+        self, messages: Sequence[ChatMessage | NewMessage], window: Window, **options: Unpack[AddOptions]
     ) -> None:
-        self._after = after
-        self._repeats = repeats
-        self._archived = archived
-        self._phase = phase
-        self._turn = turn
-        self._newest = newest
-        self._is_retry = is_retry
+        self._after = options.get("after")
+        self._repeats = options.get("repeats", False)
+        self._archived = options.get("archived", False)
+        self._turn = options.get("turn", ())
+        self._newest = options.get("newest")
+        self._is_retry = options.get("is_retry", True)
+        self._phase = phase = options.get("phase")
+        self._goes_on = phase in {"open", "round"}
         self._window = window
         new = new_messages(messages)
         self._messages = [each.message for each in new]
         self._rows = [new_row(each, f"messages[{index}].") for index, each in enumerate(new)]
         for row in self._rows:
-            row.is_complete = phase not in {"open", "round"} or row.type != MessageType.USER
+            row.is_complete = not self._goes_on or row.type != MessageType.USER
         _check_unique(self._rows)
-        counted = costs or repeat(None, len(new))
+        counted = options.get("costs") or repeat(None, len(new))
         self._costs = [
             window.cost(message) if cost is None and window.is_additive else cost
             for message, cost in zip(self._messages, counted, strict=True)
@@ -67,7 +75,7 @@ class Addition:
 
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
-        state, window = snapshot.state, self._window
+        state = snapshot.state
         if self._newest not in {None, snapshot.head if self._newest else None}:
             raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
@@ -77,64 +85,69 @@ class Addition:
         after = None if self._after is None or known else snapshot.message(self._after)
         if after is not None and self._phase == "open":
             return self._set_aside(snapshot, after.sequence)
-        aside: Sequence[int] = () if after is None else [each for each in self._turn if each > after.sequence]
-        cleared = snapshot.cleared_at(aside) if aside else None
-        if cleared is not None:  # nothing up to it comes back
-            after, aside = cleared, [each for each in aside if each > cleared.sequence]
-        cuts: list[Cut] = []
-        if after is not None and aside and after.cleared_before is not None:
-            # If the memory was cleared after they were stored, they come after that all the same.
-            cuts = [Cut(after.sequence, snapshot.parent_of(after), aside[0])]
-        relocation: Relocation | None = None
-        uncounted: Sequence[Row] = ()
-        held: Sequence[Entry] = ()
-        ends = self._phase == "end"
-        if after is not None and not after.is_head:
-            relocation = relocate(snapshot, after, window, self._counted)
-            eviction, uncounted = relocation.eviction, relocation.uncounted
-        elif has_counts(snapshot, window) and not aside:
-            held = self._held(snapshot) if ends and self._turn else ()
-            eviction = self._from_front(snapshot, held)
-        else:
-            eviction, uncounted = read_eviction(snapshot, window, self._counted)
-            if ends and self._turn and not aside:
-                eviction, held = eviction.split(min(self._turn))
-        if self._phase is not None and not ends:
-            eviction.keeps_from = NOTHING_LEAVES
-        for entry in held:
-            eviction.add_again(entry)
-        taken_up: list[int] = []
-        if aside:
-            rows = stored_rows(snapshot, aside, window, self._counted)
-            uncounted = [*uncounted, *(row for row in rows if window.counter and row.tokens is None)]
-            taken_up = self._take_up(snapshot, eviction, aside, rows)
-        added: list[NewRow] = []
-        keys: list[int] = []
-        begun = len(eviction.added)
-        for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
-            if row.client_message_id in known:
-                keys.append(known[row.client_message_id])
-                continue
-            if self._archived:
-                keys.append(eviction.pass_by(message, cost))
-            else:
-                keys.append(eviction.add(message, cost, repeats=self._repeats))
-            if len(eviction.added) > begun + len(added):
-                added.append(msgspec.structs.replace(row, sequence=keys[-1]))
-                if row.client_message_id is not None:
-                    known[row.client_message_id] = keys[-1]
-        # Continuing from a question answers it.
-        answered = [] if after is None or after.is_complete or cleared or self._phase == "round" else [after.sequence]
-        completes = [*(self._turn if ends else ()), *answered]
-        if not (added or completes or relocation):
+        start = self._start(snapshot, after)
+        eviction, begun = start.eviction, len(start.eviction.added)
+        added, keys = self._add(eviction, known)
+        completes = [*(self._turn if self._phase == "end" else ()), *start.answered]
+        if not (added or completes or start.relocation):
             return Appended(eviction, keys, state.id), None
-        change = self._change(state, eviction, added, uncounted, relocation, aside, cuts, taken_up, completes)
-        if self._phase is not None and not ends:
+        change = self._change(state, start, added, completes)
+        if self._goes_on:
             before = snapshot.held if self._turn else ()
             gone = {entry.key for entry in (*eviction.replaced, *eviction.passed_by)}
             new = (entry for entry in eviction.added[begun:] if entry.key not in gone)
             change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
+
+    def _start(self, snapshot: Snapshot, after: Known | None) -> _Start:
+        """Return the memory to which the messages are added: as it is now, or as it would be *after* that one."""
+        window, ends = self._window, self._phase == "end" and bool(self._turn)
+        aside: Sequence[int] = () if after is None else [each for each in self._turn if each > after.sequence]
+        answered = [] if after is None or after.is_complete or self._phase == "round" else [after.sequence]
+        cleared = snapshot.cleared_at(aside) if aside else None
+        if cleared is not None:  # nothing up to it comes back
+            after, aside, answered = cleared, [each for each in aside if each > cleared.sequence], []
+        held: Sequence[Entry] = ()
+        if after is not None and not after.is_head:
+            relocation = relocate(snapshot, after, window, self._counted)
+            start = _Start(relocation.eviction, relocation.uncounted, relocation)
+        elif snapshot.has_counts(window) and not aside:
+            held = self._held(snapshot) if ends else ()
+            start = _Start(self._from_front(snapshot, held))
+        else:
+            start = _Start(*read_eviction(snapshot, window, self._counted))
+            if ends and not aside:
+                start.eviction, held = start.eviction.split(min(self._turn))
+        start.aside, start.answered = aside, answered
+        if self._goes_on:
+            start.eviction.keeps_from = NOTHING_LEAVES
+        for entry in held:
+            start.eviction.add_again(entry)
+        if after is not None and aside:
+            self._take_up(snapshot, start)
+            if after.cleared_before is not None:
+                # If the memory was cleared after they were stored, they come after that all the same.
+                start.cuts = [Cut(after.sequence, snapshot.parent_of(after), aside[0])]
+        return start
+
+    def _add(self, eviction: Eviction, known: dict[str | None, int]) -> tuple[list[NewRow], list[int]]:
+        """Add the messages to *eviction*, but those that are *known*; return the new rows, and the keys of all."""
+        added: list[NewRow] = []
+        keys: list[int] = []
+        for message, row, cost in zip(self._messages, self._rows, self._costs, strict=True):
+            if row.client_message_id in known:
+                keys.append(known[row.client_message_id])
+                continue
+            count = len(eviction.added)
+            if self._archived:
+                keys.append(eviction.pass_by(message, cost))
+            else:
+                keys.append(eviction.add(message, cost, repeats=self._repeats))
+            if len(eviction.added) > count:
+                added.append(msgspec.structs.replace(row, sequence=keys[-1]))
+                if row.client_message_id is not None:
+                    known[row.client_message_id] = keys[-1]
+        return added, keys
 
     def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
         """Store the messages as a branch that begins after message *after* and is not on the path."""
@@ -160,18 +173,18 @@ class Addition:
         change = Change(state, state_after, rows, is_retry=self._is_retry).checked()
         return Appended(Eviction.of([], self._window), [row.sequence for row in rows], state.id), change
 
-    def _take_up(
-        self, snapshot: Snapshot, eviction: Eviction, aside: Sequence[int], stored: Iterable[Row]
-    ) -> list[int]:
-        """Add the messages *stored* aside to *eviction*, and return the sequences of those that were added."""
-        rows = {row.sequence: row for row in stored}
-        for sequence in aside:
+    def _take_up(self, snapshot: Snapshot, start: _Start) -> None:
+        """Add the messages that were stored aside to the memory."""
+        rows = {row.sequence: row for row in stored_rows(snapshot, start.aside, self._window, self._counted)}
+        uncounted = (row for row in rows.values() if self._window.counter and row.tokens is None)
+        start.uncounted = [*start.uncounted, *uncounted]
+        for sequence in start.aside:
             if sequence not in rows:
                 raise MessageNotFoundError(snapshot.key, sequence)
             entry = entry_of(rows[sequence], self._window, self._counted)
             if entry.message is not None:
-                eviction.add(entry.message, entry.cost, key=sequence)
-        return [entry.key for entry in eviction.added]
+                start.eviction.add(entry.message, entry.cost, key=sequence)
+        start.taken_up = [entry.key for entry in start.eviction.added]
 
     def _held(self, snapshot: Snapshot) -> Sequence[Entry]:
         """Return what was added since the turn has begun, and evicted nothing: it is added again when the turn ends."""
@@ -202,31 +215,20 @@ class Addition:
             - sum(entry.cost or 0 for entry in held),
         )
 
-    def _change(
-        self,
-        before: State,
-        eviction: Eviction,
-        rows: list[NewRow],
-        uncounted: Sequence[Row],
-        relocation: Relocation | None,
-        aside: Sequence[int],
-        cuts: Sequence[Cut],
-        taken_up: list[int],
-        completes: Sequence[int],
-    ) -> Change:
-        window = self._window
-        state = before if relocation is None else relocation.state
+    def _change(self, before: State, start: _Start, rows: list[NewRow], completes: Sequence[int]) -> Change:
+        """Return the change that adds *rows* to the memory of *start*, and ends the turns of *completes*."""
+        window, eviction, relocation = self._window, start.eviction, start.relocation
+        state, aside, taken_up = before if relocation is None else relocation.state, start.aside, start.taken_up
         # Messages stored aside are on the path even if an equal one is in the memory: the next message follows them.
         hidden = [key for key in aside if key not in taken_up]
-        start = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
+        begins = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
         out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.passed_by)]
         count = state.memory_messages + len(taken_up) + len(rows) - len(out)
         if self._archived and count == sum(each is not None for each in (eviction.pinned, eviction.summary)):
-            start = eviction.next_key  # a window that begins at a history of only archived messages reads all of it
+            begins = eviction.next_key  # a window that begins at a history of only archived messages reads all of it
         gone = set(out)
-        for row in rows:
-            row.superseded = row.sequence >= start and row.sequence in gone
         for row, entry in zip(rows, eviction.added[len(eviction.added) - len(rows) :], strict=True):
+            row.superseded = row.sequence >= begins and row.sequence in gone
             if window.counter:
                 row.token_count, row.counted_by = entry.cost, window.counter
         if rows:
@@ -235,20 +237,29 @@ class Addition:
         after = state._replace(
             next_sequence=state.next_sequence + len(rows),
             total_messages=state.total_messages + len(rows),
-            window_start=start,
+            window_start=begins,
             parent_sequence=None if rows else aside[-1] if aside else state.parent_sequence,
             has_lost_system=state.has_lost_system or passed_systems,
             **memory_columns(eviction, count),
         )
         if self._archived and rows:  # they are left out on purpose
             after = after._replace(kept_out_through=rows[-1].sequence)
-        kept = [row for row in uncounted if row.sequence not in gone]  # usually none
-        counts = counts_of(kept, self._counted) if kept else {}
+        kept = [row for row in start.uncounted if row.sequence not in gone]  # usually none
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
-        hidden += () if relocation is None else relocation.hidden
-        change = Change(before, after, rows, left=left, counts=counts, completes=completes, is_retry=self._is_retry)
-        return change._replace(relocation=relocation, taken_up=aside, cuts=cuts, hidden=hidden).checked()
+        return Change(
+            before,
+            after,
+            rows,
+            left=left,
+            counts=counts_of(kept, self._counted) if kept else {},
+            completes=completes,
+            is_retry=self._is_retry,
+            relocation=relocation,
+            taken_up=aside,
+            cuts=start.cuts,
+            hidden=hidden if relocation is None else [*hidden, *relocation.hidden],
+        ).checked()
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:

@@ -1,21 +1,61 @@
 """
-The changes of writes: how a conversation's state changes, and which rows are written.
+What a write changes: how the state of a conversation changes, and which rows are written.
 
 Nothing is written here; the caller ensures that a change is only written to the state for which it was decided.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chatmemory_django.core.limits import MAX_INTEGER
-from chatmemory_django.core.windows import Entry
-from chatmemory_django.stores.django.relocations import Relocation
-from chatmemory_django.stores.django.rows import NewRow, State
+import msgspec
+
+from chatmemory_django import conf
+from chatmemory_django.core.limits import MAX_INTEGER, checked_client_message_id
+from chatmemory_django.core.windows import Entry, Eviction
+from chatmemory_django.db import row_codec
+from chatmemory_django.messages import Metadata, NewMessage
+from chatmemory_django.models.columns import checked_verbatim, only_text, to_columns, to_metadata
+from chatmemory_django.models.message_codec import Extracted, take_out
+from chatmemory_django.stores.django.rows import Row, State
 
 ACTIVITY = ("total_messages", "window_start", "pinned_sequence", "parent_sequence")
 """The columns of a conversation of which at least one changes with any user activity."""
+
+ESCAPED = "'\"\\\n\r\x1a"
+"""The characters that MySQL's drivers escape in text, with one additional byte each."""
+
+SHORT = 1_024
+"""Shorter texts are not measured; their largest possible size is assumed."""
+
+
+class NewRow(msgspec.Struct, gc=False):
+    """A row to write, except for the columns that all rows of the same write share."""
+
+    type: str
+    text: str
+    payload: str | None
+    metadata: Metadata = None
+    client_message_id: str | None = None
+    verbatim: str | None = None
+    is_complete: bool = True
+    sent_bytes: int = 0
+    """Upper bound for its size in an SQL statement."""
+    sequence: int = 0
+    token_count: int | None = None
+    counted_by: str = ""
+    superseded: bool = False
+    in_history: bool = True
+    on_path: bool = True
+    parent_sequence: int | None = None
+    cleared_before: int | None = None
+    files: Sequence[Extracted] = ()
+    """Those that were taken out; no column."""
+
+    def __repr__(self) -> str:
+        return f"<NewRow {self.type} {self.sequence}>"
 
 
 class Removed(NamedTuple):
@@ -36,6 +76,26 @@ class Cut(NamedTuple):
     """The message that it follows, which it now names."""
     before: int
     """See ``Message.cleared_before``; if the message has one already, the lower one stays."""
+
+
+class Relocation(NamedTuple):
+    """A conversation that continues from another message."""
+
+    shared: int
+    """The last message that the new path shares with the current one."""
+    entered: Sequence[tuple[int, int]]
+    """The parts of the new path after that."""
+    eviction: Eviction
+    left: Sequence[int]
+    """The sequences of the messages that leave the memory."""
+    shown: Sequence[int]
+    """The sequences of rows that are no longer superseded."""
+    hidden: Sequence[int]
+    """The sequences of rows that become superseded because the window now begins before them."""
+    uncounted: Sequence[Row]
+    """The rows whose token counts must be stored."""
+    state: State
+    """The new row of the conversation."""
 
 
 class Change(NamedTuple):
@@ -112,3 +172,64 @@ class Change(NamedTuple):
                 f"Numbers in a conversation must not exceed {MAX_INTEGER}; this write needs {max(numbers)}."
             )
         return self
+
+
+def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
+    """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
+    window = eviction.window
+    return {
+        **(limit_columns(eviction) if eviction.is_limited else {}),
+        "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
+        "summary_sequence": None if eviction.summary is None else eviction.summary.key,
+        "memory_messages": count,
+        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
+        "counted_by": window.counter,
+    }
+
+
+def limit_columns(eviction: Eviction) -> dict[str, Any]:
+    """Return the columns of a conversation whose memory begins where *eviction* has limited it."""
+    return {"evicted_limit": eviction.window.evicted_limit, "evicted_by": eviction.window.measure}
+
+
+def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:
+    """
+    Return the row of *new*; ``TypeError`` or ``ValueError``, which names *where* it is, if it cannot be stored.
+
+    If its message *is_stored* already, its files are where they are.
+    """
+    columns = only_text(new.message)
+    has_none = is_stored or (columns is not None and new.verbatim is None)
+    message, verbatim, files = (
+        (new.message, new.verbatim, ()) if has_none else take_out(new.message, new.verbatim, where)
+    )
+    columns, metadata = columns or to_columns(message), to_metadata(new.metadata)
+    name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
+    size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
+    if verbatim is not None:
+        size += sent_bytes(checked_verbatim(verbatim))
+    if metadata is not None:
+        size += sent_bytes(json.dumps(metadata))  # as the field stores it
+    if size > MIN_ROW_BYTES and size > (limit := max_row_bytes()):
+        raise ValueError(
+            f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
+            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
+        )
+    row = NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
+    row.files = files
+    return row
+
+
+MIN_ROW_BYTES = 1_048_576
+"""What ``max_row_bytes`` is at least."""
+
+
+def max_row_bytes() -> int:
+    """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
+    return max(MIN_ROW_BYTES, 4 * conf.general().MAX_MESSAGE_BYTES - 65_536)
+
+
+def sent_bytes(text: str) -> int:
+    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped or encoded."""
+    size = 8 * len(text) if len(text) < SHORT else len(text.encode()) + sum(map(text.count, ESCAPED))
+    return size if row_codec.installed is None else row_codec.installed.max_size(size)

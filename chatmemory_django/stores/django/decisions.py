@@ -11,12 +11,12 @@ from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED
 from chatmemory_django.core.windows import Eviction, Window, continuation
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, ToolExecutionResultMessage
 from chatmemory_django.models.columns import Columns, to_message
+from chatmemory_django.models.copies import refuse_held
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.stores.django.changes import Change, Cut
-from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of
+from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import NewRow, Row, State, limit_columns, new_row
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+from chatmemory_django.stores.django.rows import SUMMARY, Row, State
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, without
 
 
 class Replacement:
@@ -158,7 +158,8 @@ class Clearing:
     """
     A decision to clear the memory: nothing up to the newest message of the path is remembered again after it.
 
-    No summary is left. With *names_left*, the change names the messages that leave the memory.
+    No summary is left. With *names_left*, the change names the messages that leave the memory. Raises
+    ``ProtectedError`` if the conversation is held, see ``models.copies.Hold``.
     """
 
     holds_for_nothing = False
@@ -183,6 +184,7 @@ class Clearing:
         cuts, after = cut(snapshot, after, keep_history=self._keep_history)
         if not (state.memory_messages or summaries or cuts):
             return None, None
+        refuse_held(snapshot.using, [state.id])
         return None, Change(state, after, left=left, emptied=summaries, cuts=cuts)
 
 

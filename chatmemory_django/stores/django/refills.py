@@ -17,9 +17,8 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.messages import before_memory
 from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.entries import Counted, count_rows, counts_of, entry_of, has_counts
-from chatmemory_django.stores.django.rows import FrontRow, Row, State
-from chatmemory_django.stores.django.snapshots import PINNED, WINDOW, Snapshot, in_order, in_window
+from chatmemory_django.stores.django.rows import PINNED, WINDOW, FrontRow, Row, State, in_order, in_window
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, entry_of
 
 _T = TypeVar("_T")
 
@@ -105,7 +104,7 @@ class _Found(NamedTuple):
 def _memory(snapshot: Snapshot, window: Window, counted: Counted) -> list[Entry]:
     """Return the entries of the memory or, if its size is known, one entry that stands for them."""
     state = snapshot.state
-    if has_counts(snapshot, window):
+    if snapshot.has_counts(window):
         return [Entry(0, "", cost=state.memory_tokens if window.estimator else state.memory_messages)]
     rows = snapshot.memory(window.counter)
     if window.counter:
@@ -118,7 +117,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     state, before = snapshot.state, snapshot.state.window_start
     behind = state.forgotten_through, state.kept_out_through, snapshot.summarized_through()
     conversation = Conversation.objects.filter(pk=state.id)
-    size = page_size(state.memory_messages, state.memory_tokens if has_counts(snapshot, window) else 0, window)
+    size = page_size(state.memory_messages, state.memory_tokens if snapshot.has_counts(window) else 0, window)
     while True:
         rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter)
         rows = rows.annotate(version=Subquery(conversation.values("version")))
@@ -143,7 +142,7 @@ def _filled(snapshot: Snapshot, window: Window, costs: Sequence[int], returned: 
     if returned:
         start, pinned = returned[0].sequence, state.pinned_sequence
         stays = pinned is not None and is_pinned_before(pinned, start, window)
-        is_counted = window.counter != "" and has_counts(snapshot, window)
+        is_counted = window.counter != "" and snapshot.has_counts(window)
         changed = changed._replace(
             window_start=start,
             pinned_sequence=pinned if stays else None,

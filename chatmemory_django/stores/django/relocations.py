@@ -10,13 +10,13 @@ from django.db.models import Q
 
 from chatmemory_django.core.branches import Present, Summary, fork_point, moved
 from chatmemory_django.core.tool_calls import REJECTED
-from chatmemory_django.core.windows import Entry, Eviction, Window
+from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.messages import MAX_PARTS
-from chatmemory_django.stores.django.entries import Counted, count_rows, entry_of
-from chatmemory_django.stores.django.rows import Row, State, memory_columns
-from chatmemory_django.stores.django.snapshots import SUMMARY, Known, Snapshot, in_window
+from chatmemory_django.stores.django.changes import Relocation, memory_columns
+from chatmemory_django.stores.django.rows import SUMMARY, Row, in_window
+from chatmemory_django.stores.django.snapshots import Counted, Known, Snapshot, count_rows, entry_of
 
 FIRST_PAGE = 32
 """How many sequences of a path are read at first; each page is four times as large as the previous one ..."""
@@ -26,26 +26,6 @@ MAX_PAGE = 4_096
 
 MAX_SUMMARIES = 256
 """How many summaries of other branches are skipped, at most, to find one of this branch."""
-
-
-class Relocation(NamedTuple):
-    """A conversation that continues from another message."""
-
-    shared: int
-    """The last message that the new path shares with the current one."""
-    entered: Sequence[tuple[int, int]]
-    """The parts of the new path after that."""
-    eviction: Eviction
-    left: Sequence[int]
-    """The sequences of the messages that leave the memory."""
-    shown: Sequence[int]
-    """The sequences of rows that are no longer superseded."""
-    hidden: Sequence[int]
-    """The sequences of rows that become superseded because the window now begins before them."""
-    uncounted: Sequence[Row]
-    """The rows whose token counts must be stored."""
-    state: State
-    """The new row of the conversation."""
 
 
 def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted) -> Relocation:

@@ -1,4 +1,4 @@
-"""Removing messages from a memory and the history: the decision of ``pop`` and ``remove``."""
+"""Removing messages, and what quotes them, from a memory and the history: the decisions of ``pop`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 from chatmemory_django.core.branches import summaries_with
-from chatmemory_django.core.shortening import title_of
+from chatmemory_django.core.shortening import first_words, title_of
 from chatmemory_django.core.tool_calls import MAX_DISTANCE, counterparts
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import complete
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.changes import Change, Cut, Removed
-from chatmemory_django.stores.django.entries import messages_of
 from chatmemory_django.stores.django.relocations import stored_rows
-from chatmemory_django.stores.django.rows import Row
-from chatmemory_django.stores.django.snapshots import SUMMARY, Snapshot, without
+from chatmemory_django.stores.django.rows import SUMMARY, Row, messages_of
+from chatmemory_django.stores.django.snapshots import Snapshot, without
 
 MAX_GROUP = 1_000
 """How many messages behind a removed one are searched for the original of all of them."""
@@ -81,6 +81,33 @@ class Removal:
             originals=originals,
             cuts=cuts,
         )
+
+
+class Unquoting:
+    """
+    A decision to remove what quotes the messages *sequences*, which are old and about to be deleted: the summaries that
+    cover one of them, and the title, if it is made of one.
+    """
+
+    holds_for_nothing = False
+
+    def __init__(self, sequences: Sequence[int]) -> None:
+        self._sequences = sequences
+
+    def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
+        """Decide how the memory changes: the next summary is made of what is left."""
+        state, summaries = snapshot.state, snapshot.summaries()
+        emptied = summaries_with(set(self._sequences), summaries, snapshot.tree) if summaries else set()
+        old = snapshot.messages().history(all_branches=True).filter(sequence__in=self._sequences, type__in=TITLING)
+        titled = Conversation.objects.using(snapshot.using).filter(pk=state.id).exclude(title="")
+        titles = set(titled.values_list("title", flat=True))
+        titles &= set(map(first_words, old.values_list("text", flat=True))) if titles else set()
+        if not emptied and not titles:
+            return None, None
+        memory = snapshot.memory(state.counted_by)
+        left = [row.sequence for row in memory if row.sequence in emptied]
+        after = without(state, memory, emptied)
+        return None, Change(state, after, left=left, emptied=sorted(emptied), titles=titles)
 
 
 class Popping:

@@ -1,26 +1,28 @@
-"""The rows of the store: what it reads of conversations and messages, and what it writes."""
+"""The rows that the store reads of conversations and messages: queries of those in a memory, and their messages."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
+from django.db.models import Case, F, PositiveIntegerField, Q, Value, When
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast
 
-from chatmemory_django import conf
-from chatmemory_django.core.limits import checked_client_message_id
-from chatmemory_django.core.windows import Eviction
-from chatmemory_django.db import row_codec
-from chatmemory_django.messages import Metadata, NewMessage
-from chatmemory_django.models.columns import checked_verbatim, to_columns, to_metadata
-from chatmemory_django.models.message_codec import Extracted, take_out
+from chatmemory_django.core.windows import Window
+from chatmemory_django.messages import ChatMessage, MessageType
+from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.messages import texts_as_stored
+from chatmemory_django.models.windows import memory_parts
 
-ESCAPED = "'\"\\\n\r\x1a"
-"""The characters that MySQL's drivers escape in text, with one additional byte each."""
+FRONT = 8
+"""How many sequences of the window are read with a conversation: an add rarely evicts more."""
 
-SHORT = 1_024
-"""Shorter texts are not measured; their largest possible size is assumed."""
+
+STATE, PINNED, SUMMARY, WINDOW = range(-1, 3)
+"""The parts of a memory, see ``models.memory_parts``, and what may come before them: the conversation's state."""
 
 
 class State(NamedTuple):
@@ -71,86 +73,85 @@ class FrontRow(NamedTuple):
     counted_by: str
 
 
-class NewRow(msgspec.Struct, gc=False):
-    """A row to write, except for the columns that all rows of the same write share."""
-
-    type: str
-    text: str
-    payload: str | None
-    metadata: Metadata = None
-    client_message_id: str | None = None
-    verbatim: str | None = None
-    is_complete: bool = True
-    sent_bytes: int = 0
-    """Upper bound for its size in an SQL statement."""
-    sequence: int = 0
-    token_count: int | None = None
-    counted_by: str = ""
-    superseded: bool = False
-    in_history: bool = True
-    on_path: bool = True
-    parent_sequence: int | None = None
-    cleared_before: int | None = None
-    files: Sequence[Extracted] = ()
-    """Those that were taken out; no column."""
-
-    def __repr__(self) -> str:
-        return f"<NewRow {self.type} {self.sequence}>"
+_sequence = itemgetter(Row._fields.index("sequence"))
+_part = itemgetter(Row._fields.index("part"))
+_tokens = itemgetter(Row._fields.index("tokens"))
 
 
-def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
-    """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
-    window = eviction.window
-    return {
-        **(limit_columns(eviction) if eviction.is_limited else {}),
-        "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
-        "summary_sequence": None if eviction.summary is None else eviction.summary.key,
-        "memory_messages": count,
-        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
-        "counted_by": window.counter,
-    }
-
-
-def limit_columns(eviction: Eviction) -> dict[str, Any]:
-    """Return the columns of a conversation whose memory begins where *eviction* has limited it."""
-    return {"evicted_limit": eviction.window.evicted_limit, "evicted_by": eviction.window.measure}
-
-
-def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> NewRow:
+def memory_rows(
+    messages: MessageQuerySet,
+    window_start: Combinable | int,
+    pinned_sequence: Combinable | int | None,
+    summary_sequence: Combinable | int | None,
+    *,
+    counter: Combinable,
+    verbatim: bool = False,
+    stored: bool = False,
+) -> list[Any]:
     """
-    Return the row of *new*; ``TypeError`` or ``ValueError``, which names *where* it is, if it cannot be stored.
+    Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
+    window, and of the window.
 
-    If its message *is_stored* already, its files are where they are.
+    *messages* are of one conversation. Texts are decoded, unless they are requested as they are *stored*.
     """
-    kept = (new.message, new.verbatim, ()) if is_stored else take_out(new.message, new.verbatim, where)
-    message, verbatim, files = kept
-    columns, metadata = to_columns(message), to_metadata(new.metadata)
-    name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
-    size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
-    if verbatim is not None:
-        size += sent_bytes(checked_verbatim(verbatim))
-    if metadata is not None:
-        size += sent_bytes(json.dumps(metadata))  # as the field stores it
-    if size > MIN_ROW_BYTES and size > (limit := max_row_bytes()):
-        raise ValueError(
-            f"{type(message).__name__} takes {size} bytes in a statement, metadata and escapes included, but "
-            f"CHATMEMORY['MAX_MESSAGE_BYTES'] allows {limit}."
-        )
-    row = NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
-    row.files = files
-    return row
+    columns: Sequence[Any] = (*Row._fields, "verbatim") if verbatim else Row._fields
+    if stored:
+        columns = texts_as_stored(columns)
+    rows = with_tokens(messages, counter)
+    *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
+    # The first two are one SELECT: each takes longer to plan than to run.
+    before = Case(When(sequence=pinned_sequence, then=Value(PINNED)), default=Value(SUMMARY))
+    parts = ((before, Q(sequence__in=(pinned_sequence, summary_sequence))), (Value(WINDOW), window))
+    return [rows.annotate(part=part).filter(where).values_list(*columns) for part, where in parts]
 
 
-MIN_ROW_BYTES = 1_048_576
-"""What ``max_row_bytes`` is at least."""
+def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQuerySet:
+    """Return *messages* annotated with the ``tokens`` that *counter* has counted, or None."""
+    tokens = Case(When(counted_by=counter, then=F("token_count")))
+    # In a union, MariaDB would convert it to a decimal.
+    return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
 
 
-def max_row_bytes() -> int:
-    """Return the maximum size of the rows of one INSERT: by default they fit MariaDB's packet of 16 MiB."""
-    return max(MIN_ROW_BYTES, 4 * conf.general().MAX_MESSAGE_BYTES - 65_536)
+def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
+    """Return *messages* of the window annotated for ``Row``, with the tokens that *counter* has counted."""
+    return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
 
 
-def sent_bytes(text: str) -> int:
-    """Return an upper bound for the bytes that *text* takes in an SQL statement, escaped or encoded."""
-    size = 8 * len(text) if len(text) < SHORT else len(text.encode()) + sum(map(text.count, ESCAPED))
-    return size if row_codec.installed is None else row_codec.installed.max_size(size)
+def in_order(rows: Iterable[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Return *rows*, like ``Row``, in the order of the memory, the pinned one only once."""
+    ordered = sorted(sorted(rows, key=_sequence), key=_part)
+    pinned = next((_sequence(row) for row in ordered[:2] if _part(row) == PINNED), None)
+    return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED] if pinned else ordered
+
+
+def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> list[FrontRow]:
+    """Return the front of the window of *memory*, rows like ``Row`` with the tokens that *counter* has counted."""
+    end = state.window_start + FRONT
+    return [
+        FrontRow(sequence, kind, payload if kind == MessageType.AI else None, tokens, "" if tokens is None else counter)
+        for kind, _, payload, tokens, sequence, part, _ in memory[: FRONT + 2]  # before the window, two at most
+        if part == WINDOW and sequence < end
+    ]
+
+
+def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
+    """Return the messages of *rows*, which are like ``Row``."""
+    types, texts, payloads, *_ = zip(*rows, strict=True) if rows else [()] * 3
+    return list(map(to_message, types, texts, payloads))
+
+
+def summary_index(rows: Sequence[tuple[Any, ...]]) -> int | None:
+    """Return the index of the summary among the *rows* of a memory, which are like ``Row``; None without one."""
+    return next((index for index, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
+
+
+def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:
+    """Return the cost of each of *messages*, which *rows* hold; None if costs are not additive."""
+    if not window.is_additive:
+        return None
+    if window.estimator is None:
+        return [1] * len(rows)
+    costs = list(map(_tokens, rows))
+    if None in costs:
+        return [window.cost(message) if cost is None else cost for message, cost in zip(messages, costs, strict=True)]
+    return costs

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from functools import cached_property
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
-from django.db.models import Case, F, PositiveIntegerField, Q, Subquery, Value, When
+from django.db.models import Subquery, Value
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast, Coalesce
+from django.db.models.functions import Coalesce
 
 from chatmemory_django.core.branches import Tree
-from chatmemory_django.core.windows import Entry, pins
-from chatmemory_django.db.isolation import as_now
+from chatmemory_django.core.windows import Entry, Eviction, Window, pins, to_entry
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
-from chatmemory_django.models.messages import texts_as_stored
-from chatmemory_django.models.windows import memory_parts
+from chatmemory_django.models.columns import to_message
 from chatmemory_django.stores.base import MessageNotFoundError
-from chatmemory_django.stores.django.rows import FrontRow, Row, State
+from chatmemory_django.stores.django.rows import (
+    FRONT,
+    SUMMARY,
+    WINDOW,
+    FrontRow,
+    Row,
+    State,
+    in_order,
+    memory_rows,
+    messages_of,
+    summary_index,
+)
 
-FRONT = 8
-"""How many sequences of the window are read with a conversation: an add rarely evicts more."""
+Counted: TypeAlias = dict[tuple[int, int], int]
+"""The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""
+
+key_of = attrgetter("conversation_id", "sequence")
+"""Return the key of a row."""
 
 
-STATE, PINNED, SUMMARY, WINDOW = range(-1, 3)
-"""The parts of a memory, see ``models.memory_parts``, and what may come before them: the conversation's state."""
+class UncountedError(Exception):
+    """Messages must be counted, which is not done while other writers wait for the lock. *count* counts them."""
 
-_sequence = itemgetter(Row._fields.index("sequence"))
-_part = itemgetter(Row._fields.index("part"))
+    def __init__(self, count: Callable[[], object]) -> None:
+        super().__init__()
+        self.count = count
 
 
 class Known(NamedTuple):
@@ -97,6 +111,11 @@ class Snapshot:
         end = min(self.state.window_start + self.front_length, self.state.next_sequence)
         written.front_length = max(0, end - state.window_start)
         return written
+
+    def has_counts(self, window: Window) -> bool:
+        """Return whether *window* can use the counters of the conversation, without reading its memory."""
+        state = self.state
+        return window.is_additive and (not state.memory_messages or window.counter in {"", state.counted_by})
 
     def memory(self, counter: str, **only: Any) -> list[Row]:
         """Return the rows in the memory, in its order, with the tokens that *counter* has counted."""
@@ -198,33 +217,6 @@ class Snapshot:
         return as_now(messages) if self.is_locked else messages
 
 
-def memory_rows(
-    messages: MessageQuerySet,
-    window_start: Combinable | int,
-    pinned_sequence: Combinable | int | None,
-    summary_sequence: Combinable | int | None,
-    *,
-    counter: Combinable,
-    verbatim: bool = False,
-    stored: bool = False,
-) -> list[Any]:
-    """
-    Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
-    window, and of the window.
-
-    *messages* are of one conversation. Texts are decoded, unless they are requested as they are *stored*.
-    """
-    columns: Sequence[Any] = (*Row._fields, "verbatim") if verbatim else Row._fields
-    if stored:
-        columns = texts_as_stored(columns)
-    rows = with_tokens(messages, counter)
-    *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
-    # The first two are one SELECT: each takes longer to plan than to run.
-    before = Case(When(sequence=pinned_sequence, then=Value(PINNED)), default=Value(SUMMARY))
-    parts = ((before, Q(sequence__in=(pinned_sequence, summary_sequence))), (Value(WINDOW), window))
-    return [rows.annotate(part=part).filter(where).values_list(*columns) for part, where in parts]
-
-
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
     """Return *state*, which has the memory *memory*, as it is after the messages *out* have left it."""
     kept = [row for row in memory if row.sequence not in out]
@@ -243,30 +235,49 @@ def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
     )
 
 
-def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQuerySet:
-    """Return *messages* annotated with the ``tokens`` that *counter* has counted, or None."""
-    tokens = Case(When(counted_by=counter, then=F("token_count")))
-    # In a union, MariaDB would convert it to a decimal.
-    return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
+def count_rows(rows: Sequence[Row], snapshot: Snapshot, window: Window, counted: Counted) -> None:
+    """Count those of *rows* that are not in *counted* yet; ``UncountedError`` if that would make other writers wait."""
+    missing = [row for row in rows if key_of(row) not in counted]
+    if not missing:
+        return
+    do_count = partial(_count, missing, window, counted)
+    if not snapshot.may_count:
+        raise UncountedError(do_count)
+    do_count()
 
 
-def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
-    """Return *messages* of the window annotated for ``Row``, with the tokens that *counter* has counted."""
-    return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
+def counts_of(rows: Iterable[Row], counted: Counted) -> dict[int, int]:
+    """Return the counts of *rows*, of one conversation, from *counted*, by sequence."""
+    return {row.sequence: counted[key_of(row)] for row in rows}
 
 
-def in_order(rows: Iterable[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """Return *rows*, like ``Row``, in the order of the memory, the pinned one only once."""
-    ordered = sorted(sorted(rows, key=_sequence), key=_part)
-    pinned = next((_sequence(row) for row in ordered[:2] if _part(row) == PINNED), None)
-    return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED] if pinned else ordered
+def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple[Eviction, Sequence[Row]]:
+    """
+    Read a memory, to be changed by the rules of *window*, and return it with the rows whose token counts must be
+    stored.
+    """
+    rows = snapshot.memory(window.counter)
+    uncounted = [row for row in rows if row.tokens is None] if window.counter else []
+    count_rows(uncounted, snapshot, window, counted)
+    entries = [entry_of(row, window, counted) for row in rows]
+    index = summary_index(rows)
+    summary = None if index is None else entries.pop(index)
+    pinned = entries[0] if rows and rows[0].sequence == snapshot.state.pinned_sequence else None
+    rest = entries[pinned is not None :]
+    next_key = snapshot.state.next_sequence
+    return Eviction.of_entries(rest, window, next_key=next_key, pinned=pinned, summary=summary), uncounted
 
 
-def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> list[FrontRow]:
-    """Return the front of the window of *memory*, rows like ``Row`` with the tokens that *counter* has counted."""
-    end = state.window_start + FRONT
-    return [
-        FrontRow(sequence, kind, payload if kind == MessageType.AI else None, tokens, "" if tokens is None else counter)
-        for kind, _, payload, tokens, sequence, part, _ in memory[: FRONT + 2]  # before the window, two at most
-        if part == WINDOW and sequence < end
-    ]
+def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
+    """Return the entry of *row*, with the cost stored in the row or in *counted*."""
+    cost: int | None = None
+    if window.estimator is None:
+        cost = 1
+    elif window.is_additive:
+        cost = row.tokens if row.tokens is not None or counted is None else counted.get(key_of(row))
+    return to_entry(row.sequence, to_message(row.type, row.text, row.payload), cost)
+
+
+def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:
+    for row, message in zip(rows, messages_of(rows), strict=True):
+        counted[key_of(row)] = window.cost(message)

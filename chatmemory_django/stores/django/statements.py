@@ -28,18 +28,18 @@ from django.db.models.functions import Greatest
 from msgspec.structs import asdict, astuple
 
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.isolation import has_locked, sees_otherwise
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.db.row_codec import Address, Coder
+from chatmemory_django.db.transactions import has_locked, sees_otherwise
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, encoded_texts, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
-from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.rows import FrontRow, NewRow, Row, State
-from chatmemory_django.stores.django.snapshots import FRONT, STATE, Snapshot, front_of, in_order, memory_rows
+from chatmemory_django.stores.django.changes import Change, NewRow
+from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
+from chatmemory_django.stores.django.snapshots import Snapshot
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
@@ -538,7 +538,8 @@ def read_history(
 
 def move(cursor: CursorWrapper, change: Change, owner: object, now: datetime) -> bool:
     """Write the conversation's row as *change* defines it, if it is still as it was read; return whether it was."""
-    return _move_of(change, owner).run(cursor, _moved(change, owner, now)) > 0
+    statement, values = _moved(change, owner, now)
+    return statement.run(cursor, values) > 0
 
 
 def insert(
@@ -577,29 +578,27 @@ def move_and_insert(
 
     The rows *beside* are written with them; see ``write_beside``.
     """
-    values = _with_rows(_moved(change, owner, now), change.rows, coder)
+    moved, values = _moved(change, owner, now)
+    values = _with_rows(values, change.rows, coder)
     columns = frozenset(
         column for column, default in _DEFAULTS.items() if any(getattr(row, column) != default for row in change.rows)
     )
     values["completes"] = list(change.completes)
     values.update(_values_beside(change.before.id, beside))
-    moved, others = _move_of(change, owner), tuple(map(_beside_of, beside))
+    others = tuple(map(_beside_of, beside))
     statement = _move_and_insert(moved, len(change.rows), columns, others, completes=bool(change.completes))
     return statement.run(cursor, values) > 0
 
 
-def _move_of(change: Change, owner: object) -> Statement:
+def _moved(change: Change, owner: object, now: datetime) -> tuple[Statement, dict[str, Any]]:
+    """Return the statement that writes the conversation's row as *change* defines it, and its values."""
     # Only what changes, in few variants: psycopg remembers no statement that has more than 50 parameters.
     columns = tuple(compress(State._fields[4:], map(ne, change.before[4:], change.after[4:])))
-    return _move(columns, owned=owner is not None, client_message_ids=len(change.client_message_ids))
-
-
-def _moved(change: Change, owner: object, now: datetime) -> dict[str, Any]:
-    """Return the values for ``_move``."""
     ids = {f"new_id_{index}": each for index, each in enumerate(change.client_message_ids)}
     active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of this and the stored value is kept
     values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}
-    return {**change.after._asdict(), **values, **ids}
+    statement = _move(columns, owned=owner is not None, client_message_ids=len(ids))
+    return statement, {**change.after._asdict(), **values, **ids}
 
 
 @cache

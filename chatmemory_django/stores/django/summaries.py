@@ -12,10 +12,9 @@ from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType, NewMessage, SystemMessage
 from chatmemory_django.models import Conversation, MessageQuerySet
-from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.entries import Counted, counts_of, entry_of, read_eviction
-from chatmemory_django.stores.django.rows import Row, memory_columns, new_row
-from chatmemory_django.stores.django.snapshots import Snapshot, in_window
+from chatmemory_django.stores.django.changes import Change, memory_columns, new_row
+from chatmemory_django.stores.django.rows import Row, in_window
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, counts_of, entry_of, read_eviction
 
 PAGE = 32
 """How many messages are read at a time: a summary rarely covers more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import attrgetter, or_
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, OperationalError, connections, transaction
@@ -25,22 +25,18 @@ from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
-from chatmemory_django.db.isolation import note_lock, sees_committed, sees_otherwise
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.row_codec import Address, Coder, RowCodec
+from chatmemory_django.db.transactions import note_lock, sees_committed, sees_otherwise, tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.conversations import create_once
-from chatmemory_django.models.copies import forget_copies
-from chatmemory_django.models.message_codec import Extracted, MessageCodec, Uploads
+from chatmemory_django.models.copies import forget_copies, is_held
+from chatmemory_django.models.message_codec import Extracted, Uploads
 from chatmemory_django.models.windows import in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.changes import Change, Cut, Removed
-from chatmemory_django.stores.django.entries import Counted, UncountedError
+from chatmemory_django.stores.django.changes import Change, Cut, NewRow, Relocation, Removed, max_row_bytes
 from chatmemory_django.stores.django.refills import refill
-from chatmemory_django.stores.django.relocations import Relocation
-from chatmemory_django.stores.django.rows import NewRow, max_row_bytes
-from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.snapshots import Counted, Snapshot, UncountedError
 
 MAX_ROWS = statements.MAX_PARAMETERS // len(statements.NEW_ROW)
 """How many rows one INSERT writes at most: a statement is recorded for each number of rows up to this."""
@@ -52,6 +48,7 @@ How often messages are counted without a lock. If other writers are faster each 
 
 _R = TypeVar("_R", covariant=True)
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 
 
 class WriteDecision(Protocol[_R]):
@@ -62,6 +59,16 @@ class WriteDecision(Protocol[_R]):
 
     def __call__(self, snapshot: Snapshot) -> tuple[_R, Change | None]:
         """Return the result of the operation, and what to write for it, if anything."""
+
+
+class _Decided(NamedTuple, Generic[_D]):
+    """What was decided on a snapshot, or why it is refused."""
+
+    snapshot: Snapshot | None
+    result: _D | None = None
+    change: Change | None = None
+    is_written: bool = False
+    refusal: Exception | None = None
 
 
 class Write:
@@ -186,42 +193,21 @@ class Write:
         return self._attempt(decide, may_count=True)
 
     def _attempt(self, decide: WriteDecision[_T], *, may_count: bool) -> _T | None:
-        refusal: Exception | None = None
         self._holds_lock = self._beside.are_written = False
         with self._connection.cursor() as cursor:
-            decided: tuple[_T | None, Change | None] | None = None
-            for snapshot in self._unlocked(cursor):
-                decided = self._decided_unlocked(decide, snapshot)
-                if decided is None:
-                    continue
-                result, change = decided
-                if change is not None and not self._fits_one_statement(change):
-                    break
-                if change is None or self._is_written_at_once(change, cursor):
-                    self._written = snapshot, change
-                    return result
-                decided = None
-            codec = message_codec.installed
-            if codec is not None and decided is not None and decided[1] is not None:
-                self._upload(decided[1], codec)
-            with transaction.atomic(using=self._using, savepoint=False):
-                if decided is None or not self._is_written(decided[1], cursor):
-                    try:
-                        snapshot = self.lock(may_count=may_count)
-                        decided = self._decided(decide, snapshot)
-                        if codec is not None and decided[1] is not None:
-                            self._upload(decided[1], codec)
-                    except DatabaseError:
-                        raise
-                    except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction stays usable
-                        refusal = exc
-                    else:
-                        if not self._is_written(decided[1], cursor):
+            decided = self._decided_unlocked(decide, cursor)
+            if decided is None or not decided.is_written:
+                if decided is not None and message_codec.installed is not None:
+                    self._upload(decided.change)
+                with transaction.atomic(using=self._using, savepoint=False):
+                    if decided is None or not self._is_written(decided.change, cursor):
+                        decided = self._decided_locked(decide, may_count=may_count)
+                        if decided.refusal is None and not self._is_written(decided.change, cursor):
                             raise OperationalError(f"The conversation {self._key!r} changed although it was locked.")
-        if refusal is not None or decided is None:
-            raise refusal or AssertionError("There is always a decision when the conversation is locked.")
-        self._written = snapshot, decided[1]
-        return decided[0]
+        if decided.refusal is not None:
+            raise decided.refusal
+        self._written = decided.snapshot, decided.change
+        return decided.result
 
     @property
     def written(self) -> Snapshot | None:
@@ -243,20 +229,37 @@ class Write:
             snapshot = statements.read(cursor, self._key, self._owner)
         yield snapshot
 
-    def _decided_unlocked(
-        self, decide: WriteDecision[_T], snapshot: Snapshot | None
-    ) -> tuple[_T | None, Change | None] | None:
-        """Return what *decide* decides on *snapshot*, taken without a lock; None if that does not hold."""
+    def _decided_unlocked(self, decide: WriteDecision[_T], cursor: CursorWrapper) -> _Decided[_T] | None:
+        """Return what *decide* decides without a lock, and write it if one statement can; None if nothing holds."""
+        for snapshot in self._unlocked(cursor):
+            try:
+                result, change = self._decided(decide, snapshot)
+            except DatabaseError:
+                raise
+            except Exception:  # noqa: BLE001, S112  # the state it was decided on may be outdated
+                continue
+            if change is None:
+                # This may be outdated as well; if something is written, the UPDATE compares the version.
+                holds = decide.holds_for_nothing and snapshot is not self._seen
+                if holds or snapshot is None or self._is_as(snapshot):
+                    return _Decided(snapshot, result, is_written=True)
+            elif not self._fits_one_statement(change):
+                return _Decided(snapshot, result, change)
+            elif self._is_written_at_once(change, cursor):
+                return _Decided(snapshot, result, change, is_written=True)
+        return None
+
+    def _decided_locked(self, decide: WriteDecision[_T], *, may_count: bool) -> _Decided[_T]:
+        """Return what *decide* decides on the conversation as it is now, which it locks for that."""
         try:
-            result, change = self._decided(decide, snapshot)
+            snapshot = self.lock(may_count=may_count)
+            decided = _Decided(snapshot, *self._decided(decide, snapshot))
+            self._upload(decided.change)
         except DatabaseError:
             raise
-        except Exception:  # noqa: BLE001  # the state it was decided on may be outdated
-            return None
-        # A decision to write nothing may be outdated as well; if something is written, the UPDATE compares the version.
-        holds = decide.holds_for_nothing and snapshot is not self._seen
-        holds = holds or change is not None or snapshot is None or self._is_as(snapshot)
-        return (result, change) if holds else None
+        except Exception as exc:  # noqa: BLE001  # raised outside, so that the caller's transaction stays usable
+            return _Decided(None, refusal=exc)
+        return decided
 
     def _decided(self, decide: WriteDecision[_T], snapshot: Snapshot | None) -> tuple[_T | None, Change | None]:
         expected = self._conversation
@@ -286,9 +289,10 @@ class Write:
             and (message_codec.installed is None or not _files_of(change))
         )
 
-    def _upload(self, change: Change, codec: MessageCodec) -> None:
+    def _upload(self, change: Change | None) -> None:
         """Store the files of *change*, if it has any: before a lock is held, unless it was decided with one."""
-        if files := _files_of(change):
+        codec = message_codec.installed
+        if codec is not None and change is not None and (files := _files_of(change)):
             self._uploads = self._uploads or codec.uploads(self._using)
             self._uploads.store(_owner_of(change), change.before.id, files)
 
@@ -313,6 +317,8 @@ class Write:
         self._holds_lock = True
         if not is_moved:
             return False
+        # What would be deleted as it leaves the memory stays in the history then.
+        self._keep_history = self._keep_history or is_held(self._using, change.before.id)
         rows = change.rows
         if not change.only_adds or change.completes or not self._keep_history:
             self._change_rows(change)

@@ -33,7 +33,7 @@ from chatmemory_django.db.row_codec import Address, EncryptedError
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
-from chatmemory_django.operations.whole import in_lock
+from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import in_another_connection, set_isolation

@@ -30,8 +30,8 @@ from chatmemory_django.chat.models import AnswerChunk, Run, ToolApproval
 from chatmemory_django.chat.runs import answers as answers_module
 from chatmemory_django.chat.runs import deleting, following, renewals, writing
 from chatmemory_django.chat.runs.deleting import Deletion
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.worker import Worker
-from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.models import Conversation, Message
 from tests.database.tenants.assistants import Model, assistant, gates, place, worked
 from tests.waiting import wait_until

@@ -30,8 +30,8 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.models import Run
 from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.memory import TokenWindowChatMemory
 from chatmemory_django.messages import Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message

@@ -12,16 +12,9 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 
 from chatmemory_django.chat.runs.overload import in_thread_soon
+from chatmemory_django.chat.threads import from_thread, in_own_thread
 from chatmemory_django.db.contexts import MAX_CAPTURED, ThreadContext, current, in_context
-from chatmemory_django.db.threads import (
-    bring_into,
-    from_callback,
-    from_thread,
-    in_background,
-    in_own_thread,
-    in_slow_thread,
-    in_thread,
-)
+from chatmemory_django.db.threads import bring_into, from_callback, in_background, in_slow_thread, in_thread
 
 HERE = threading.local()
 """What is set in each thread, as on a connection."""

@@ -16,12 +16,12 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
+from chatmemory_django.chat.approvals.rest import DECISION
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.rest import urls
-from chatmemory_django.rest.examples import DECISION
 from chatmemory_django.rest.problems import handle_exception
 from chatmemory_django.rest.views import ChatMemoryView
 from tests.faces.rest.conftest import ANSWER, HI, MESSAGES, PEOPLE, ROOT, adding, memory_ids

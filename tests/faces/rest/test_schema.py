@@ -13,10 +13,10 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
 from chatmemory_django.chat import urls as chat_urls
+from chatmemory_django.chat.approvals.rest import DECISION
 from chatmemory_django.chat.http.schema import with_chat
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.messages import AiMessage, CustomMessage, SystemMessage, ToolExecutionRequest, UserMessage
-from chatmemory_django.rest.examples import DECISION
 from tests.faces.rest.conftest import ROOT
 
 pytestmark = pytest.mark.django_db

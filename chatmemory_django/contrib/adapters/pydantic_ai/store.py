@@ -22,8 +22,8 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 from chatmemory_django.contrib.adapters.pydantic_ai import records, writing
 from chatmemory_django.contrib.adapters.pydantic_ai.entries import EntryId, read_to
 from chatmemory_django.core.limits import memory_key
-from chatmemory_django.db.retries import tried_again
 from chatmemory_django.db.threads import to_its_end
+from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 

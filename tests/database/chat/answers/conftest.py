@@ -23,9 +23,10 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.http.views import explained
 from chatmemory_django.chat.model import ChatResponse, RateLimitError
 from chatmemory_django.chat.runs.leases import BusyError
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages.files import to_part
-from chatmemory_django.db.threads import all_afterwards, in_background, in_thread
+from chatmemory_django.db.threads import in_background, in_thread
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import MessageType, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Message

@@ -19,8 +19,8 @@ from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import State
 from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.runs.tables import before
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory

@@ -17,8 +17,8 @@ from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, Re
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import UnavailableError
 from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import AiMessage, Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory

@@ -8,7 +8,7 @@ from asgiref.sync import iscoroutinefunction
 from django.test import RequestFactory
 
 from chatmemory_django.chat.http.views import answering
-from chatmemory_django.db.threads import has_threads
+from chatmemory_django.chat.threads import has_threads
 
 
 async def view(request):

@@ -43,8 +43,8 @@ from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import Answers, answers
 from chatmemory_django.chat.runs.leases import DEAD_AFTER
 from chatmemory_django.chat.runs.streams import INTERVAL
+from chatmemory_django.chat.threads import all_afterwards
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.db.threads import all_afterwards
 from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory

@@ -17,13 +17,12 @@ from django.db.models import F, QuerySet
 from django.db.models.expressions import Combinable
 
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.isolation import as_now, has_locked, note_lock
-from chatmemory_django.db.retries import MAX_ATTEMPTS, is_duplicate, tried_again
+from chatmemory_django.db.transactions import MAX_ATTEMPTS, as_now, has_locked, is_duplicate, note_lock, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.message_codec import MissingFileError, take_out
 from chatmemory_django.models.messages import MESSAGE_SIZE
-from chatmemory_django.stores.django.rows import new_row
+from chatmemory_django.stores.django.changes import new_row
 
 PAGE = 1_000
 """How many keys or rows one query reads at most."""

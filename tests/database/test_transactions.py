@@ -1,9 +1,9 @@
-"""What is noted of a transaction, see ``chatmemory_django.db.isolation``."""
+"""What is noted of a transaction, see ``chatmemory_django.db.transactions``."""
 
 import pytest
 from django.db import connection, transaction
 
-from chatmemory_django.db.isolation import is_noted, note
+from chatmemory_django.db.transactions import is_noted, note
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
