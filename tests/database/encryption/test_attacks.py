@@ -279,7 +279,7 @@ class TestQueries:
         own = Message.objects.filter(conversation=conversations["e"])
         dumped = serializers.serialize("json", Conversation.objects.filter(memory_id="e"))
         ways: dict[str, Callable[[], object]] = {
-            "raw": lambda: [row.text for row in Message.objects.raw("SELECT * FROM chatmemory_message")],
+            "raw": lambda: [row.title for row in Conversation.objects.raw("SELECT * FROM chatmemory_conversation")],
             "aggregate": lambda: own.aggregate(found=Max("text")),
             "CASE": lambda: list(own.values_list(Case(When(sequence=1, then="text")), flat=True)),
             "loaddata": lambda: [each.save() for each in serializers.deserialize("json", dumped)],
