@@ -17,6 +17,7 @@ from chatmemory_django.admin.columns import Listed, beginnings_of
 from chatmemory_django.admin.navigation import NEWEST
 from chatmemory_django.core.excerpts import Snippet
 from chatmemory_django.core.windows import Window
+from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import PREVIEW, by_hour
@@ -92,13 +93,14 @@ class ConversationList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        self.result_list: list[Conversation] = list(self.result_list)
-        prefetch_related_objects(self.result_list, "owner")
         is_readable = self.model_admin.has_text_permission(request)  # type: ignore[attr-defined]  # a ConversationAdmin
-        previews = _previews(self.result_list) if is_readable else {}
+        with unreadable_as(str(UNREADABLE)):
+            self.result_list: list[Conversation] = list(self.result_list)
+            previews = _previews(self.result_list) if is_readable else {}
+            hits = _hits(self.result_list, self.query)
         if request.method == "GET":
             note_read(request.user, self.result_list, "searched" if self.query else "listed")
-        hits = _hits(self.result_list, self.query)
+        prefetch_related_objects(self.result_list, "owner")
         beginnings = beginnings_of(self.result_list)
         for each in self.result_list:
             each.listed = Listed(  # type: ignore[attr-defined]  # what the columns show

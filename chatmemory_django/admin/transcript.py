@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import BooleanField, Case, ExpressionWrapper, Q, QuerySet, When
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Length
 
 from chatmemory_django.admin.bubbles import Bubble, ShownPart
@@ -24,6 +24,7 @@ from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.messages import if_short
 from chatmemory_django.provider import known_reader
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -127,7 +128,7 @@ def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
     return rows.with_size().annotate(
         text_length=Length("text"),
         payload_length=Length("payload"),
-        short_text=Case(When(text_length__lte=EXCERPT, then="text"), output_field=Message._meta.get_field("text")),
+        short_text=if_short("text", EXCERPT),
         has_metadata=ExpressionWrapper(Q(metadata__isnull=False), output_field=BooleanField()),
     )
 
@@ -246,13 +247,8 @@ def _later(
     rows = transcript.filter(
         sequence__gt=last, sequence__lte=end, type__in=[MessageType.AI.value, _RESULT], payload__isnull=False
     ).order_by("sequence")
-    payload = Message._meta.get_field("payload")
-    rows = rows.annotate(
-        payload_length=Length("payload"),
-        short_payload=Case(When(payload_length__lte=2 * EXCERPT, then="payload"), output_field=payload),
-    )
     later: dict[int, ChatMessage | None] = {}
-    for sequence, kind, text in rows.values_list("sequence", "type", "short_payload"):
+    for sequence, kind, text in rows.values_list("sequence", "type", if_short("payload", 2 * EXCERPT)):
         try:
             later[sequence] = None if text is None else to_message(kind, "", text)
         except ValueError:

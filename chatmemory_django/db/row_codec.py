@@ -11,15 +11,19 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import UUID
 
 from django.core.exceptions import FieldError
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 RowKey = tuple[Hashable, ...]
-"""What a row is in its conversation: sequence and type of a message, the key of another row, nothing if unknown."""
+"""What a row is: sequence and type of a message, the key of another row, nothing for the conversation itself."""
 
 
 class EncryptedError(FieldError):
@@ -54,11 +58,11 @@ class Coder(Protocol):
     def decode(self, stored: str, column: str, row: RowKey = ()) -> str:
         """Return the text that is *stored*; ``UnreadableError`` if it is not what was stored there."""
 
-    def encode_file(self, content: bytes, sha256: str) -> tuple[bytes, str]:
-        """Return *content* as it is stored, and the id of the key."""
+    def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
+        """Return *content* as it is stored for *owner*, empty for none, and the name of the key."""
 
-    def decode_file(self, stored: bytes, key_id: str, sha256: str) -> bytes:
-        """Return the content that is *stored* with a key; ``UnreadableError`` as above."""
+    def decode_file(self, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes:
+        """Return the content that is *stored* with a key, empty for none; ``UnreadableError`` as above."""
 
 
 class RowCodec(Protocol):
@@ -71,14 +75,40 @@ class RowCodec(Protocol):
     def at(self, address: Address) -> Coder:
         """Return what encodes and decodes at *address*, for one write or one read: it looks each key up once."""
 
+    def selected(self, field: Any, table: str, connection: BaseDatabaseWrapper) -> str:
+        """Return the SQL that selects *field*, of which *table* stands before the column, for ``decoder``."""
+
+    def decoder(self, field: Any, using: str) -> Callable[..., Any]:
+        """Return what decodes the values of *field* that one query in the database *using* has ``selected``."""
+
     def max_size(self, size: int) -> int:
         """Return the most bytes that a text of *size* bytes takes as it is stored."""
 
-    def report(self, conversations: Any) -> Iterable[str]:
-        """Yield what ``check_chatmemory`` prints of *conversations*."""
+    def report(self, conversations: Any, write: Callable[[str], object]) -> int:
+        """Write what ``check_chatmemory`` prints of *conversations*, and return how many values are not as required."""
 
-    def unreadable_as_stored(self) -> AbstractContextManager[None]:
-        """Return a block that reads what cannot be decoded as it is stored, to erase it."""
+    def copied(self, source: Any, forked: Any, last: int) -> None:
+        """
+        Let the texts of messages through sequence *last* be read in *forked*.
+
+        They were copied as they are stored from the conversation *source*, in the same transaction.
+        """
+
+    def saving(self, conversation: Any, fields: Collection[str], using: str) -> AbstractContextManager[None]:
+        """Return a block that writes *fields* of *conversation*, which is there: texts follow it to its new address."""
+
+    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """Return *rows*, a QuerySet, and *columns* for its ``update``; ``EncryptedError`` if that is not possible."""
+
+    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
+        """Make the texts in *columns* of *instances*, which are about to be updated, ``Placed``."""
+
+    def unreadable_as(self, note: str | None) -> AbstractContextManager[None]:
+        """
+        Return a block that reads what cannot be decoded as *note*, formatted with the id of its key, for a list.
+
+        With None, it is read as it is stored, to erase it.
+        """
 
 
 installed: RowCodec | None = None
@@ -110,9 +140,18 @@ class Placed(str):
             placed.address = Address("", getattr(instance, "conversation_id", None))
         else:
             placed.address = address_of(conversation)
-        others = () if instance is conversation else (instance.pk,)
-        placed.row = (instance.sequence, instance.type) if isinstance(instance.pk, tuple) else others
+        if isinstance(instance.pk, tuple):
+            placed.row = (instance.sequence, instance.type)
+        else:
+            placed.row = () if instance is conversation else row_of(instance.pk)
         return placed
+
+
+def row_of(key: Any) -> RowKey:
+    """Return what the row with the primary *key* is, which is not of a message; ``EncryptedError`` if it has none."""
+    if key is None:
+        raise EncryptedError("A text is encoded for its row, which has no key yet: save it first without the text.")
+    return (key.hex if isinstance(key, UUID) else key,)
 
 
 def address_of(conversation: Any, using: str | None = None) -> Address:
@@ -126,6 +165,10 @@ def owner_of(conversation: Any) -> str | None:
     return conversation._meta.get_field("owner").to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 
-def unreadable_as_stored() -> AbstractContextManager[None]:
-    """Return ``RowCodec.unreadable_as_stored``, a block without an effect if none is installed."""
-    return nullcontext() if installed is None else installed.unreadable_as_stored()
+def unreadable_as(note: str | None) -> AbstractContextManager[None]:
+    """Return ``RowCodec.unreadable_as``, a block without an effect if none is installed."""
+    return nullcontext() if installed is None else installed.unreadable_as(note)
+
+
+UNREADABLE = _("cannot be decrypted (key {})")
+"""What a list shows of a row."""

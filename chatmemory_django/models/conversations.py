@@ -54,6 +54,7 @@ from chatmemory_django.models.fields import (
     ExactCharField,
     Hour,
     OwnerField,
+    PlacedQuerySet,
     SparseIndex,
     cascade_without_titles,
     with_default,
@@ -121,7 +122,7 @@ def by_hour(ordering: Iterable[str]) -> list[str]:
     ]
 
 
-class ConversationQuerySet(models.QuerySet["Conversation"]):
+class ConversationQuerySet(PlacedQuerySet["Conversation"]):
     """Queries on conversations."""
 
     def owned_by(self, user: AbstractBaseUser | AnonymousUser) -> Self:
@@ -479,9 +480,11 @@ class Conversation(models.Model):
         fields = set(SITE_FIELDS if update_fields is None else update_fields) - self.get_deferred_fields()
         if not fields:
             return
+        codec = row_codec.installed
         self.version = F("version") + 1
         try:
-            super().save(update_fields=fields | {"version"}, **options)
+            with nullcontext() if codec is None else codec.saving(self, fields, using):
+                super().save(update_fields=fields | {"version"}, **options)
             note_lock(connections[using], self.memory_id)
         finally:
             self.__dict__.pop("version", None)  # read again when it is accessed

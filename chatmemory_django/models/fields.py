@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, Placed, Stored
+from chatmemory_django.db.row_codec import EncryptedError, Placed, Stored
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from django.db.models.sql.compiler import SQLCompiler
 
 _Field = TypeVar("_Field", bound="models.Field[Any, Any]")
+_Model = TypeVar("_Model", bound=models.Model)
 
 
 class SparseIndex(models.Index):
@@ -92,13 +93,20 @@ class EncryptedTextField(models.TextField):
     stored as they are.
     """
 
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
+        """See ``Field.select_format``, which is not documented: the column itself is selected with its place."""
+        if row_codec.installed is None:
+            return sql, params
+        table = sql.removesuffix(compiler.connection.ops.quote_name(self.column or ""))
+        if table == sql or not table.endswith(".") or set(table) & {" ", "("}:
+            return sql, params  # of an expression, or of a query in this one, which has selected it
+        return row_codec.installed.selected(self, table, compiler.connection), params
+
     def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Callable[..., Any]]:
         """See ``Field.get_db_converters``: Django asks for them once for each query."""
         converters: list[Callable[..., Any]] = super().get_db_converters(connection)
-        if row_codec.installed is None:
-            return converters
-        decode = row_codec.installed.at(Address(connection.alias)).decode
-        return [lambda value, *_: decode(value, self.label) if value else value, *converters]
+        codec = row_codec.installed
+        return converters if codec is None else [codec.decoder(self, connection.alias), *converters]
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
         value = super().pre_save(model_instance, add)
@@ -111,8 +119,12 @@ class EncryptedTextField(models.TextField):
         codec = row_codec.installed
         if codec is None or not value or not isinstance(value, str) or isinstance(value, Stored):
             return value
-        address, row = (value.address, value.row) if isinstance(value, Placed) else (Address(""), ())
-        return codec.at(address._replace(using=connection.alias)).encode(value, self.label, row)
+        if not isinstance(value, Placed):
+            raise EncryptedError(
+                f"{self.label} is encoded for its row, which is not known here: use save(), bulk_create(), or "
+                "bulk_update() and update() of a QuerySet of conversations or messages."
+            )
+        return codec.at(value.address._replace(using=connection.alias)).encode(value, self.label, value.row)
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         """See ``Field.deconstruct``. In migrations it is a text like any other: what it holds is not their concern."""
@@ -137,6 +149,39 @@ class EncryptedTextField(models.TextField):
     def label(self) -> str:
         """The name of the column for a ``Coder``."""
         return f"{self.model._meta.label_lower}.{self.name}"
+
+
+class WithPlace(Func):
+    """The *column* of texts inside of another expression, such as CASE, which then has the place in its value."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(F(column))
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        sql, params = compiler.compile(self.source_expressions[0])
+        return self.output_field.select_format(compiler, sql, params)
+
+
+class PlacedQuerySet(models.QuerySet[_Model]):
+    """A QuerySet of rows whose texts are encoded for each row, where a ``RowCodec`` is installed."""
+
+    def update(self, **columns: Any) -> int:
+        """See ``QuerySet.update``. Of texts that are encoded, it writes those of one row."""
+        if row_codec.installed is None:
+            return super().update(**columns)
+        rows, given = row_codec.installed.updated(self, columns)
+        return super(PlacedQuerySet, rows).update(**given)
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_update(self, objs: Iterable[_Model], fields: Iterable[str], batch_size: int | None = None) -> int:
+        """See ``QuerySet.bulk_update``."""
+        objs, fields = tuple(objs), tuple(fields)
+        if row_codec.installed is not None:
+            row_codec.installed.place(objs, fields)
+        return super().bulk_update(objs, fields, batch_size)
+
+    bulk_update.alters_data = True  # type: ignore[attr-defined]
 
 
 def as_stored(column: str) -> ExpressionWrapper:

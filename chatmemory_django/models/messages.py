@@ -23,7 +23,15 @@ from chatmemory_django.db.row_codec import Coder, EncryptedError, Stored
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import finding
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.fields import EncryptedTextField, ExactCharField, SparseIndex, with_default
+from chatmemory_django.models.fields import (
+    EncryptedTextField,
+    ExactCharField,
+    PlacedQuerySet,
+    SparseIndex,
+    WithPlace,
+    as_stored,
+    with_default,
+)
 from chatmemory_django.models.finding import NEWEST_FIRST, has, is_among_newest, place_of, rank_of
 from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
 
@@ -46,7 +54,7 @@ MAX_DECRYPTED = 1_000
 """How many messages a search of an encrypted conversation decrypts, in about 10 ms."""
 
 
-class MessageQuerySet(models.QuerySet["Message"]):
+class MessageQuerySet(PlacedQuerySet["Message"]):
     """Queries on the messages of any number of conversations."""
 
     def history(self, *, all_branches: bool = False) -> Self:
@@ -241,6 +249,11 @@ def decoded_texts(coder: Coder, sequence: int, type: str, stored: Sequence[str |
     return {column: text and coder.decode(text, TEXTS[column], (sequence, type)) for column, text in named}
 
 
+def texts_as_stored(columns: Iterable[str]) -> list[Any]:
+    """Return *columns*, of ``TEXTS`` as they are stored: for a statement whose rows are decoded by a ``Coder``."""
+    return [as_stored(column) if column in TEXTS else column for column in columns]
+
+
 def beginning_of_text(length: int) -> Combinable:
     """
     Return an expression for the first *length* characters of a message's text.
@@ -249,9 +262,12 @@ def beginning_of_text(length: int) -> Combinable:
     in more than ``MAX_EXCERPTED`` characters.
     """
     text: Any = Message._meta.get_field("text")
-    if text.is_plain:
-        return Left("text", length)
-    return Case(When(LessThanOrEqual(Length("text"), MAX_EXCERPTED), then="text"), output_field=text)
+    return Left("text", length) if text.is_plain else if_short("text", MAX_EXCERPTED)
+
+
+def if_short(column: str, length: int) -> Combinable:
+    """Return an expression for *column*, one of ``TEXTS``, or None if it has more than *length* characters."""
+    return Case(When(LessThanOrEqual(Length(column), length), then=WithPlace(column)))
 
 
 MESSAGE_SIZE = (

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
+from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.examining import Examination, Invariant
 from chatmemory_django.operations.one_by_one import Each, WindowOf, at_one_moment, for_writing, in_lock, keys, write
@@ -40,9 +41,15 @@ def check(
     examine = partial(Examination, window_of=window_of)
     count = 0
     for key in keys(conversations):
-        examination = at_one_moment(conversations, key, examine)
-        if repair and examination is not None and examination.counters:
-            examination = in_lock(conversations, key, partial(_repair, examine))
+        try:
+            examination = at_one_moment(conversations, key, examine)
+            if repair and examination is not None and examination.counters:
+                examination = in_lock(conversations, key, partial(_repair, examine))
+        except UnreadableError as exc:
+            for name in conversations.filter(pk=key).values_list("memory_id", flat=True):
+                found(Finding(name, Invariant.CONTENT, str(exc)))
+                count += 1
+            continue
         if examination is None:
             continue
         for rule, detail in examination.broken:

@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 from chatmemory_django import observing
-from chatmemory_django.db.row_codec import unreadable_as_stored
+from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
@@ -88,7 +88,7 @@ def erase_each(
         is_counted = next_sequence > SHORT and not dry_run
         counted = Counted.of(key, next_sequence, conversations.db) if is_counted else NOTHING_COUNTED
         do = _count if dry_run else partial(_erase, counted, is_own)
-        with unreadable_as_stored():
+        with unreadable_as(None):
             erased += in_its_lock(conversations, key, do, each, refused) is not None
     return erased
 

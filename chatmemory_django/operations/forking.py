@@ -18,12 +18,11 @@ from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.row_codec import RowCodec, address_of
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec, new_memory_id
 from chatmemory_django.models.fields import as_stored
-from chatmemory_django.models.messages import MAX_PARTS, TEXTS, decoded_texts, encoded_texts
+from chatmemory_django.models.messages import MAX_PARTS, TEXTS
 from chatmemory_django.models.windows import in_memory
-from chatmemory_django.operations.one_by_one import created, in_lock, messages_of, pages
+from chatmemory_django.operations.one_by_one import created, in_lock
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change, Relocation
 from chatmemory_django.stores.django.relocations import relocate
@@ -131,8 +130,8 @@ class _Forking:
         self._settle(forked, plan)
         if message_codec.installed is not None:
             message_codec.installed.share(source, forked)
-        if row_codec.installed is not None and row_codec.installed.has_owner_keys:
-            _encode_again(row_codec.installed, source, forked)
+        if row_codec.installed is not None:
+            row_codec.installed.copied(source, forked, forked.next_sequence - 1)
         return forked
 
     def _plan(self, snapshot: Snapshot) -> _Plan:
@@ -214,17 +213,6 @@ class _Forking:
         Conversation.objects.using(self._using).filter(pk=forked.pk).update(**columns)
 
 
-def _encode_again(codec: RowCodec, source: Conversation, forked: Conversation) -> None:
-    """Encode the texts that were copied from *source* for the owner of *forked*, if that is another one."""
-    if forked.owner_id == source.owner_id:
-        return
-    theirs, own, rows = codec.at(address_of(source)), codec.at(address_of(forked)), messages_of(forked)
-    for page in pages(rows, "sequence", "type", *map(as_stored, TEXTS)):
-        for sequence, kind, *texts in page:
-            if new := encoded_texts(own, sequence, kind, decoded_texts(theirs, sequence, kind, texts)):
-                rows.filter(sequence=sequence).update(**new)
-
-
 class _Copy(Statement):
     """An INSERT … SELECT of *messages* into the conversation with which it is run."""
 
@@ -233,6 +221,7 @@ class _Copy(Statement):
             "conversation_id": Parameter(Message, "conversation"),
             "on_path": F("in_history"),
             "superseded": superseded,
+            **{column: as_stored(column) for column in TEXTS},
         }
         columns = {f"copied_{field.attname}": changed.get(field.attname, F(field.attname)) for field in NEW_ROW}
         super().__init__(lambda using: list(messages.using(using).annotate(**columns).values_list(*columns)))

@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from chatmemory_django import conf, observing
 from chatmemory_django.db.batches import taking_turns
 from chatmemory_django.db.moments import to_moment
-from chatmemory_django.db.row_codec import unreadable_as_stored
+from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.remains import delete_left, runs
@@ -126,7 +126,7 @@ def _delete_outlived(before: datetime.datetime, around: tuple[int, int], convers
     outlived = _outlived(before, conversation).filter(sequence__range=around)
     if sequences := list(outlived.values_list("sequence", flat=True)):
         key, using = conversation.memory_id, outlived.db
-        with unreadable_as_stored():  # what nobody can read quotes nothing that anybody can
+        with unreadable_as(None):  # what nobody can read quotes nothing that anybody can
             Write(key, using, None, keep_history=True, create=False).run(Unquoting(sequences))
     columns = leave_branches(conversation, outlived, around)
     count = _delete(outlived)

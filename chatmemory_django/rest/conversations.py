@@ -23,6 +23,7 @@ from rest_framework.viewsets import ViewSetMixin
 
 from chatmemory_django import conf
 from chatmemory_django.core.reasons import Reader, Remembered
+from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, new_expiry
 from chatmemory_django.operations import admin_log, asynchronous, export, fork
@@ -86,7 +87,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """List the user's own conversations, the most recently active first."""
-        return super().list(request, *args, **kwargs)
+        with unreadable_as(str(UNREADABLE)):
+            return super().list(request, *args, **kwargs)
 
     def paginate_queryset(self, queryset: Any) -> Any:
         """See ``GenericAPIView.paginate_queryset``."""

@@ -77,7 +77,7 @@ def counted(database: Path) -> tuple[int, int]:
     """Return how many messages are encrypted, and how many are plain."""
     reading = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     sql = (
-        "SELECT COALESCE(SUM(text LIKE 'enc1:%'), 0), COALESCE(SUM(text NOT LIKE 'enc1:%'), 0) FROM chatmemory_message"
+        "SELECT COALESCE(SUM(text LIKE 'enc2:%'), 0), COALESCE(SUM(text NOT LIKE 'enc2:%'), 0) FROM chatmemory_message"
     )
     (found,) = reading.execute(sql).fetchall()
     reading.close()

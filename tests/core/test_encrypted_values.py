@@ -27,12 +27,21 @@ BASE64 = base64.b64encode(DATA).decode()
 
 
 class TestFormat:
-    def test_it_is_aes_256_gcm_with_the_column_and_the_key_as_associated_data(self):
-        value = encrypt(SECRET, KEY, "chatmemory.message.text")
+    def test_it_is_aes_256_gcm_whose_associated_data_is_all_that_stands_before_it(self):
+        value = encrypt(SECRET, KEY, "chatmemory.message.text:7:1:USER")
 
-        assert re.fullmatch(r"enc1:a1:[A-Za-z0-9+/]+={0,2}", value)
-        data = base64.b64decode(value.rpartition(":")[2])
-        assert AESGCM(DATA).decrypt(data[:12], data[12:], b"chatmemory.message.text:a1") == SECRET.encode()
+        assert re.fullmatch(r"enc2:a1:chatmemory.message.text:7:1:USER:[A-Za-z0-9+/]+={0,2}", value)
+        head, _, encoded = value.rpartition(":")
+        data = base64.b64decode(encoded)
+        assert AESGCM(DATA).decrypt(data[:12], data[12:], f"{head}:".encode()) == SECRET.encode()
+
+    def test_one_of_an_earlier_version_is_bound_to_its_column_alone(self):
+        data = bytes(12) + AESGCM(DATA).encrypt(bytes(12), SECRET.encode(), b"chatmemory.message.text:a1")
+        value = f"enc1:a1:{base64.b64encode(data).decode()}"
+
+        assert decrypt(value, KEY, "chatmemory.message.text:7:1:USER") == SECRET
+        with pytest.raises(EncryptionError):
+            decrypt(value, KEY, "chatmemory.message.payload:7:1:USER")
 
     @given(st.text(max_size=200))
     def test_any_text_comes_back(self, text):
@@ -50,7 +59,7 @@ class TestFormat:
 
     @pytest.mark.slow
     def test_no_nonce_is_used_twice_in_a_million(self):
-        head = len("enc1:a1:")
+        head = len("enc2:a1:c:")
 
         nonces = {encrypt("", KEY, "c")[head : head + 16] for _ in range(1_000_000)}
 
@@ -58,7 +67,17 @@ class TestFormat:
 
     @pytest.mark.parametrize(
         "text",
-        ["", "enc1", "enc1:", "enc1:a1", "enc1:a1:", "enc1:a1:not Base64", "enc1:a1:c2hvcnQ=", "ENC1:a1:" + BASE64],
+        [
+            "",
+            "enc1",
+            "enc1:",
+            "enc1:a1",
+            "enc1:a1:",
+            "enc1:a1:not Base64",
+            "enc1:a1:c2hvcnQ=",
+            "ENC2:a1:" + BASE64,
+            "enc2:a1:c:",
+        ],
     )
     def test_a_text_that_only_begins_like_a_value_is_none(self, text):
         assert not is_encrypted(text)
@@ -76,7 +95,7 @@ class TestChanged:
 
     def test_any_character_replaced_or_left_out(self):
         value = encrypt(SECRET, KEY, "c")
-        for place in range(len("enc1:a1:"), len(value)):
+        for place in range(len("enc2:a1:c:"), len(value)):
             for changed in (
                 value[:place] + value[place + 1 :],
                 value[:place] + "-" + value[place + 1 :],
@@ -94,7 +113,7 @@ class TestChanged:
             decrypt(encrypt(SECRET, KEY, "c"), to_key("a1", os.urandom(32)), "c")
 
     def test_the_same_key_with_another_id(self):
-        renamed = encrypt(SECRET, KEY, "c").replace("enc1:a1:", "enc1:b2:")
+        renamed = encrypt(SECRET, KEY, "c").replace("enc2:a1:", "enc2:b2:")
 
         with pytest.raises(EncryptionError):
             decrypt(renamed, to_key("b2", DATA), "c")

@@ -844,7 +844,10 @@ class TestCorruptedRows:
     )
     def test_a_corrupted_message_is_reported_and_not_exported(self, columns: dict, error: str):
         a_memory().add(UserMessage(PRIVATE), U2)
-        Message.objects.filter(sequence=2).update(**columns)
+        row = Message.objects.get(sequence=2)
+        for name, value in columns.items():
+            setattr(row, name, value)
+        row.save()
 
         with pytest.raises(ValueError, match=f"Cannot export message 2 of conversation 'a': {error}") as errors:
             exported()

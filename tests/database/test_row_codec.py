@@ -44,10 +44,10 @@ class Coder:
             raise UnreadableError(f"{column} is not what was stored there.")
         return text
 
-    def encode_file(self, content: bytes, sha256: str) -> tuple[bytes, str]:
+    def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         return content, ""
 
-    def decode_file(self, stored: bytes, key_id: str, sha256: str) -> bytes:
+    def decode_file(self, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes:
         return stored
 
 
@@ -63,10 +63,29 @@ class Codec:
     def max_size(self, size: int) -> int:
         return size + 1_000
 
-    def report(self, conversations: Any) -> list[str]:
-        return []
+    def selected(self, field: Any, table: str, connection: Any) -> str:
+        return table + connection.ops.quote_name(field.column)
 
-    def unreadable_as_stored(self) -> Any:
+    def decoder(self, field: Any, using: str) -> Any:
+        decode = self.at(Address(using)).decode
+        return lambda value, *_: decode(value, field.label) if value else value
+
+    def report(self, conversations: Any, write: Any) -> int:
+        return 0
+
+    def copied(self, source: Any, forked: Any, last: int) -> None:
+        pass
+
+    def saving(self, conversation: Any, fields: Any, using: str) -> Any:
+        return nullcontext()
+
+    def updated(self, rows: Any, columns: Any) -> Any:
+        return rows, columns
+
+    def place(self, instances: Any, columns: Any) -> None:
+        pass
+
+    def unreadable_as(self, note: str | None) -> Any:
         return nullcontext()
 
 
@@ -176,15 +195,16 @@ def test_a_value_in_the_place_of_another_one_can_be_found(codec):
         DjangoChatMemoryStore().read_history("a")
 
 
-def test_a_fork_for_another_owner_is_encoded_for_them_where_owners_have_keys(codec, ann, monkeypatch):
-    monkeypatch.setattr(Codec, "has_owner_keys", True)
+def test_it_is_told_what_was_copied_inside_the_database(codec, ann, monkeypatch):
+    copied: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Codec, "copied", lambda self, *given: copied.append(given))
     a_memory().add(QUESTION, OTHER)
+    source = Conversation.objects.get()
 
-    key = fork(Conversation.objects.get(), "b", owner=ann).pk
+    forked = fork(source, "b", owner=ann)
 
-    stored = ["default", "chatmemory.message.text", key, "b", str(ann.pk), 1, "USER"]
-    assert [head for head in heads() if head[2] == key] == [stored]
-    assert [head[2:4] for head in heads("payload")] == [[Conversation.objects.get(memory_id="a").pk, "a"], [key, "b"]]
+    assert copied == [(source, forked, 2)]
+    assert [head[2:4] for head in heads("payload")] == [[source.pk, "a"], [source.pk, "a"]]
 
 
 def test_it_costs_no_statement(ann, monkeypatch):

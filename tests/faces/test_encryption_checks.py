@@ -89,3 +89,17 @@ def test_E052_the_choice_of_owners_keys_is_no_boolean(settings, value):
 
     assert message.id == "chatmemory.E052"
     assert message.msg == f"CHATMEMORY['ENCRYPTION']['OWNER_KEYS'] must be True or False, not {value!r}."
+
+
+def test_E057_what_plain_texts_are_is_unknown(settings):
+    [message] = found(settings, {"KEYS": [KEY], "PLAIN": "allow"})
+
+    assert message.id == "chatmemory.E057"
+
+
+def test_W080_plain_texts_are_read(settings):
+    settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [KEY]}}
+    assert [message.id for message in checks.check_plain()] == ["chatmemory.W080"]
+
+    settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [KEY], "PLAIN": "refuse"}}
+    assert checks.check_plain() == []

@@ -14,7 +14,7 @@ class EncryptionConfig(AppConfig):
     def ready(self) -> None:
         """Encrypt from now on; register the checks of the keys, and what deletes the key of an owner."""
         from chatmemory_django.contrib.encryption import ciphers
-        from chatmemory_django.contrib.encryption.checks import check_keys, check_written_keys
+        from chatmemory_django.contrib.encryption.checks import check_keys, check_plain, check_written_keys
         from chatmemory_django.contrib.encryption.encrypting import drop_key_of_owner
         from chatmemory_django.models import Conversation
 
@@ -22,3 +22,4 @@ class EncryptionConfig(AppConfig):
         post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory_encryption")
         register(check_keys)
         register(check_written_keys, Tags.security, deploy=True)
+        register(check_plain, Tags.security, deploy=True)

@@ -51,6 +51,21 @@ def check_written_keys(**kwargs: Any) -> Iterator[CheckMessage]:
             )
 
 
+def check_plain(**kwargs: Any) -> list[CheckMessage]:
+    """Check that plain texts are refused; run with ``check --deploy``."""
+    given = Encryption.readable()
+    if given is None or given.PLAIN != "read":
+        return []
+    return [
+        Warning(
+            "CHATMEMORY['ENCRYPTION']['PLAIN'] is 'read': who can write to the database can put plain texts into it, "
+            "which are read and sent to models.",
+            hint="Set it to 'refuse' once encrypt_chatmemory has finished and check_chatmemory prints no such values.",
+            id="chatmemory.W080",
+        )
+    ]
+
+
 def _problems(where: str, keys: object) -> Iterator[str]:
     if not isinstance(keys, list | tuple) or not keys:
         kind = type(keys).__name__

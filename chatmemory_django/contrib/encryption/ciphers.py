@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
 from types import EllipsisType
@@ -13,34 +13,44 @@ from django.apps import apps
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from chatmemory_django.contrib.encryption import origins, places
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, Keys, OwnerKeys
 from chatmemory_django.contrib.encryption.values import (
+    FILE,
     PREFIX,
+    TITLE,
+    UNPLACED,
     EncryptionError,
     Key,
     MissingKeyError,
+    changed,
+    decrypt,
     decrypter,
     encrypt,
+    head_of,
     is_encrypted,
     key_id_of,
     seal,
     unseal,
+    unsealed_size,
 )
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, RowKey
+from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
-    from chatmemory_django.models import ConversationQuerySet
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from chatmemory_django.models import Conversation, ConversationQuerySet
 
 APP = "chatmemory_django.contrib.encryption"
 
-ADDED_BYTES = 96
-"""What encryption adds to a text, besides Base64: the format, an id of 40 characters, the nonce and the tag."""
+ADDED_BYTES = 192
+"""What encryption adds to a text, besides Base64: an id of 40 characters, the place of a message, nonce and tag."""
 
-FILE = "file"
-"""What files are encrypted for."""
+MESSAGE = "chatmemory.message."
+"""What the names of columns of messages begin with, whose sequences count in a conversation."""
 
 
 class Cipher:
@@ -50,6 +60,11 @@ class Cipher:
     def has_owner_keys(self) -> bool:
         """See ``RowCodec``."""
         return bool(Encryption.current().OWNER_KEYS)
+
+    @cached_property
+    def refuses_plain(self) -> bool:
+        """Whether what is in plain text, or bound to no row, is an error."""
+        return Encryption.current().PLAIN == "refuse"
 
     @cached_property
     @private
@@ -62,32 +77,70 @@ class Cipher:
     @cached_property
     def owner_keys(self) -> OwnerKeys:
         """The keys of owners."""
-        return OwnerKeys(self.keys)
+        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain)
 
     def at(self, address: Address) -> _Coder:
         """See ``RowCodec``."""
         return _Coder(self, address)
 
+    def selected(self, field: Any, table: str, connection: BaseDatabaseWrapper) -> str:
+        """See ``RowCodec``."""
+        return places.selected(field, table, connection)
+
+    def decoder(self, field: Any, using: str) -> Callable[..., Any]:
+        """See ``RowCodec``."""
+        return places.decoder(self, field, using)
+
     def max_size(self, size: int) -> int:
         """See ``RowCodec``."""
         return size + size // 3 + ADDED_BYTES
 
-    def report(self, conversations: ConversationQuerySet) -> Iterable[str]:
+    def report(self, conversations: ConversationQuerySet, write: Callable[[str], object]) -> int:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption.kept import keys_in_use  # models are not loaded yet
 
-        for key_id, count in sorted(keys_in_use(conversations, self.owner_keys).items()):
-            which = {"": "in plain text", OWNER_PREFIX: "encrypted with keys of owners"}
-            yield f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}."
+        found = keys_in_use(conversations, self.owner_keys)
+        which = {
+            "": "in plain text",
+            UNPLACED: "encrypted by an earlier version, and bound to no row",
+            OWNER_PREFIX: "encrypted with keys of owners",
+        }
+        for key_id, count in sorted(found.items()):
+            write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
+        return found[""] + found[UNPLACED] if self.refuses_plain else 0
+
+    def copied(self, source: Conversation, forked: Conversation, last: int) -> None:
+        """See ``RowCodec``."""
+        origins.copied(self, source, forked, last)
+
+    def saving(self, conversation: Conversation, fields: Collection[str], using: str) -> AbstractContextManager[None]:
+        """See ``RowCodec``."""
+        if not {"memory_id", "owner", "owner_id"} & set(fields):
+            return nullcontext()
+        from chatmemory_django.contrib.encryption.renewing import moving  # models are not loaded yet
+
+        return moving(self, conversation, using)
+
+    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """See ``RowCodec``."""
+        from chatmemory_django.contrib.encryption import updates  # models are not loaded yet
+
+        return updates.updated(rows, columns)
+
+    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
+        """See ``RowCodec``."""
+        from chatmemory_django.contrib.encryption import updates  # as above
+
+        updates.place(instances, columns)
 
     @contextmanager
-    def unreadable_as_stored(self) -> Iterator[None]:
+    def unreadable_as(self, note: str | None) -> Iterator[None]:
         """See ``RowCodec``; no key is needed."""
-        token = _reads_unreadable.set(True)
+        token = _note.set(note)
         try:
             yield
         finally:
-            _reads_unreadable.reset(token)
+            _note.reset(token)
 
     def key(self, key_id: str, using: str) -> Key | None:
         """Return the key *key_id*, of the site or of an owner in the database *using*, or None."""
@@ -99,34 +152,46 @@ class _Coder:
 
     def __init__(self, cipher: Cipher, address: Address) -> None:
         self._cipher = cipher
+        self._address = address
         self._using = address.using
         self._is_begun = address.conversation is None and address.memory_id is not None
-        self._owner = _owner_of(address)
-        self._decrypters: dict[tuple[str, str], Callable[[str], str]] = {}
+        self._given = _owner_of(address)
+        self._decrypters: dict[str, Callable[[str, str], str | None]] = {}
 
     def encode(self, text: str, column: str, row: RowKey = ()) -> str:
-        return encrypt(text, self.current(column, row), column)
+        return encrypt(text, self.current(column, row), f"{self._start(column)}{self._rest(row)}"[:-1])
 
     def decode(self, stored: str, column: str, row: RowKey = ()) -> str:
-        if not stored.startswith(PREFIX):
-            return stored
-        known = self._decrypters.get((column, stored[len(PREFIX) : stored.find(":", len(PREFIX))]))
+        known = self._decrypters.get(column)
         try:
-            return self._decrypted(stored, column) if known is None else known(stored)
-        except EncryptionError:
-            if _reads_unreadable.get():
-                return stored
-            raise
+            text = None if known is None else known(stored, self._rest(row))
+            return self._decrypted(stored, column, row) if text is None else text
+        except EncryptionError as exc:
+            note = _note.get()
+            if isinstance(note, EllipsisType):
+                raise
+            return stored if note is None else note.format(exc.key_id)
 
-    def encode_file(self, content: bytes, sha256: str) -> tuple[bytes, str]:
+    def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         key = self.current(FILE)
-        return seal(content, key, FILE), key.id
+        return seal(content, key, f"{FILE}:{owner}:{sha256}:{len(content)}"), f"{PREFIX}{key.id}"
 
-    def decode_file(self, stored: bytes, key_id: str, sha256: str) -> bytes:
+    def decode_file(self, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes:
+        if not key_id.startswith(PREFIX):
+            self._refuse(FILE)
+        if not key_id:
+            return stored
+        key_id = key_id.removeprefix(PREFIX)
         key = self._cipher.key(key_id, self._using)
         if key is None:
             raise MissingKeyError(key_id, FILE)
-        return unseal(stored, key, FILE)
+        _check_owner(key, owner or None, FILE)
+        return unseal(stored, key, f"{FILE}:{owner}:{sha256}:{unsealed_size(stored, key)}")
+
+    def head(self, column: str) -> str:
+        """Return what the values of *column* begin with that are encrypted for this address, with the key of now."""
+        rest = self._rest(()) if column == TITLE else ""
+        return f"{PREFIX}{self.current(column).id}:{self._start(column)}{rest}"
 
     def current(self, column: str, row: RowKey = ()) -> Key:
         """Return the key that encrypts *column* now."""
@@ -147,22 +212,77 @@ class _Coder:
             owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living)
         return owner.keys[self._using]
 
-    def _decrypted(self, stored: str, column: str) -> str:
+    @cached_property
+    def _owner(self) -> _Owner | None:
+        """Whose the conversation is: asked for where nobody has said it."""
+        conversation = self._address.conversation
+        if self._given is not None or conversation is None:
+            return self._given
+        found = _owner_in(self._using, conversation)
+        return None if isinstance(found, EllipsisType) else _Owner(found, conversation)
+
+    @cached_property
+    def origin(self) -> Mapping[str, int]:
+        """The origin of the conversation, see ``origins``."""
+        return origins.read(self._using, self._address.conversation, self)
+
+    def _start(self, column: str) -> str:
+        """Return what the places of *column* begin with."""
+        if not column.startswith(MESSAGE):
+            return f"{column}:"
+        if self._address.conversation is None:
+            raise EncryptedError(f"{column} is encrypted for its conversation, which has no key yet.")
+        return f"{column}:{self._address.conversation}:"
+
+    def _rest(self, row: RowKey) -> str:
+        """Return how the place of *row* goes on."""
+        if len(row) == 2:  # as nearly all are
+            return f"{row[0]}:{row[1]}:"
+        if row:
+            return f"{row[0]}:"
+        if self._address.memory_id is None:
+            raise EncryptedError("A title is encrypted for the memory id of its conversation, which is not known here.")
+        return f"{self._address.memory_id}:"
+
+    def _decrypted(self, stored: str, column: str, row: RowKey) -> str:
         key_id = key_id_of(stored)
-        if key_id is None:
-            return stored
-        key = self._cipher.key(key_id, self._using)
+        key = None if key_id is None else self._cipher.key(key_id, self._using)
         if key is None:
-            if is_encrypted(stored):
+            if key_id is not None and is_encrypted(stored):
                 raise MissingKeyError(key_id, column)
+            self._refuse(column)
             return stored
-        owner = self._owner
-        if key.owner is not None and owner is not None and key.owner != owner.key:
+        if key.owner is not None and self._owner is not None:
+            _check_owner(key, self._owner.key, column)
+        start, rest = self._start(column), self._rest(row)
+        if stored.startswith(UNPLACED):
+            self._refuse(column)
+            return decrypt(stored, key, start)
+        self._decrypters[column] = decrypter(key, f"{PREFIX}{key.id}:{start}")
+        text = self._decrypters[column](stored, rest)
+        return self._copied(stored, key, column, rest) if text is None else text
+
+    def _refuse(self, column: str) -> None:
+        """Raise ``EncryptionError`` if what is in plain text, or bound to no row, is not to be read."""
+        if self._cipher.refuses_plain:
             raise EncryptionError(
-                f"A value of {column} is encrypted with the key {key_id!r}, which is another owner's."
+                f"A value of {column} is in plain text, or bound to no row, which CHATMEMORY['ENCRYPTION']['PLAIN'] "
+                'refuses. With "read", encrypt_chatmemory encrypts it.'
             )
-        self._decrypters[column, key_id] = decrypter(key, column)
-        return self._decrypters[column, key_id](stored)
+
+    def _copied(self, stored: str, key: Key, column: str, rest: str) -> str:
+        """Return the text of a message that was copied from the conversation for which it is encrypted."""
+        source, _, same = stored[len(head_of(key, column)) :].partition(":")
+        sequence, _, _ = rest.partition(":")
+        if column.startswith(MESSAGE) and same.startswith(rest) and int(sequence) <= self.origin.get(source, 0):
+            return decrypt(stored, key, f"{column}:{source}:{rest[:-1]}")
+        raise changed(column, key)
+
+
+def _check_owner(key: Key, owner: str | None, column: str) -> None:
+    if key.owner is not None and key.owner != owner:
+        what = f"A value of {column} is encrypted with the key {key.id!r}, which is another owner's."
+        raise EncryptionError(what, key.id)
 
 
 class _Owner:
@@ -201,7 +321,19 @@ def _owner_of(address: Address) -> _Owner | None:
     return _Owner(address.owner, address.conversation)
 
 
-_reads_unreadable: ContextVar[bool] = ContextVar("chatmemory_reads_unreadable", default=False)
+def _owner_in(using: str, conversation: Hashable) -> str | EllipsisType | None:
+    """Return the owner of *conversation* in the database, as in an ``Address``; ... if there is no such row."""
+    from chatmemory_django.models import Conversation  # models are not loaded yet
+
+    key: Any = conversation
+    rows: Any = Conversation.objects.using(using).filter(pk=key)
+    for owner in rows.values_list("owner", flat=True):
+        return Conversation._meta.get_field("owner").to_key(owner)
+    return ...
+
+
+_note: ContextVar[str | EllipsisType | None] = ContextVar("chatmemory_unreadable", default=...)
+"""What is read in place of what cannot be decrypted, which is an error by default; None is what is stored."""
 
 
 def installed() -> Cipher | None:

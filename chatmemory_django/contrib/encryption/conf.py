@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from chatmemory_django.conf import Section, Switch, path_of
+from chatmemory_django.conf import Section, Switch, one_of, path_of
 
 
 class Encryption(Section):
@@ -15,6 +15,7 @@ class Encryption(Section):
 
     KEYS: Sequence[str] = []
     OWNER_KEYS: Switch = False
+    PLAIN: Annotated[str, one_of("read", "refuse"), "chatmemory.E057"] = "read"
     CLASS: Annotated[str, path_of("chatmemory_django.contrib.encryption.keys.Keys"), "chatmemory.E054"] = (
         "chatmemory_django.contrib.encryption.keys.Keys"
     )

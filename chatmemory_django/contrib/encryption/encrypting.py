@@ -5,33 +5,19 @@ now; and delete the keys of owners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Coalesce, Length
+from django.db.models import QuerySet
 
-from chatmemory_django.contrib.encryption.ciphers import APP, FILE, Cipher, installed
-from chatmemory_django.contrib.encryption.kept import kept
-from chatmemory_django.contrib.encryption.values import PREFIX, EncryptionError
-from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.row_codec import Stored, address_of
+from chatmemory_django.contrib.encryption.ciphers import APP, Cipher, installed
+from chatmemory_django.contrib.encryption.renewing import encrypt_files, encrypt_some, outdated
+from chatmemory_django.contrib.encryption.values import EncryptionError
 from chatmemory_django.db.transactions import as_now, sees_otherwise
-from chatmemory_django.models import (
-    Conversation,
-    Message,
-    MessageQuerySet,
-    message_codec,
-)
-from chatmemory_django.models.fields import as_stored
-from chatmemory_django.models.message_codec import MessageCodec
-from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS, for_writing, in_lock, keys
-
-ROWS = 100
-"""How many rows are encrypted while a conversation is locked, fewer if they are large."""
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations.one_by_one import for_writing, in_lock, keys
 
 
 def encrypt(
@@ -59,15 +45,15 @@ def encrypt(
     conversations = for_writing(conversations)
     for key in keys(conversations):
         count = start = 0
-        do = partial(_count if dry_run else _encrypt_some, cipher)
+        do = partial(_count if dry_run else encrypt_some, cipher)
         try:
             while (found := in_lock(conversations, key, partial(do, start=start))) is not None:
                 conversation, done, start = found
                 count += done
                 if dry_run or not done:
                     break
-            if not dry_run and message_codec.installed is not None:
-                count += in_lock(conversations, key, partial(_renew_files, cipher, message_codec.installed)) or 0
+            if not dry_run:
+                count += in_lock(conversations, key, partial(encrypt_files, cipher)) or 0
         except EncryptionError as exc:
             failed[key] = exc
             continue
@@ -100,56 +86,8 @@ def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using:
         cipher.owner_keys.drop(str(instance.owner_id), using, others.exists)
 
 
-def _renew_files(cipher: Cipher, codec: MessageCodec, conversation: Conversation) -> int:
-    coder = cipher.at(address_of(conversation))
-    return codec.encode_again(conversation, coder, coder.current(FILE).id)
-
-
 def _count(cipher: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:
-    """Return what ``_encrypt_some`` does, if it encrypted all rows at once; this changes nothing."""
-    count = sum(outdated.count() for _, outdated, _ in _outdated(cipher, conversation, start))
+    """Return what ``encrypt_some`` does, if it encrypted all rows at once; this changes nothing."""
+    count = sum(some.count() for _, some, _ in outdated(cipher, conversation, start))
     transaction.set_rollback(True, using=conversation._state.db)  # an owner without a key was given one
     return conversation, count, start
-
-
-def _encrypt_some(cipher: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:
-    """
-    Encrypt some rows of *conversation*, of its messages those from sequence *start* on.
-
-    Returns the conversation, how many rows, and where to go on: each row is looked at once.
-    """
-    count = 0
-    coder = cipher.at(address_of(conversation))
-    for rows, outdated, columns in _outdated(cipher, conversation, start):
-        size: Any = sum(Coalesce(Length(as_stored(column)), 0) for column in columns)
-        sizes = outdated.values_list("pk", size)
-        batch = next(in_batches(sizes[: ROWS - count], itemgetter(1), PAGE_CHARACTERS, ROWS), [])
-        keys = [pk for pk, _ in batch]
-        some = rows.with_keys(keys) if isinstance(rows, MessageQuerySet) else rows.filter(pk__in=keys)
-        is_message, label = rows.model is Message, rows.model._meta.label_lower
-        for pk, kind, *texts in some.values_list("pk", "type" if is_message else "pk", *columns):
-            row = (pk[-1], kind) if is_message else () if rows.model is Conversation else (pk,)
-            new = {
-                column: text and Stored(coder.encode(text, f"{label}.{column}", row))
-                for column, text in zip(columns, texts, strict=True)
-            }
-            rows.filter(pk=pk).update(**new)
-            count += 1
-            if is_message:
-                start = pk[-1]
-    return conversation, count, start
-
-
-def _outdated(
-    cipher: Cipher, conversation: Conversation, start: int
-) -> Iterator[tuple[QuerySet[Any], QuerySet[Any], list[str]]]:
-    """Yield the rows of every table, those that are not encrypted with the key that encrypts now, and the columns."""
-    using: Any = conversation._state.db
-    current = f"{PREFIX}{cipher.at(address_of(conversation)).current('a text').id}:"
-    for rows, columns in kept([conversation.pk], using):
-        stored = {f"stored_{column}": as_stored(column) for column in columns}
-        old = Q()
-        for name in stored:
-            old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
-        later = rows.filter(sequence__gte=start) if rows.model is Message else rows
-        yield rows, later.annotate(**stored).filter(old).order_by("pk"), columns

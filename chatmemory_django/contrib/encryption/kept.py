@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 from django.db.models.functions import Left
 
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, OwnerKeys
-from chatmemory_django.contrib.encryption.values import KEY_ID, PREFIX, key_id_of
+from chatmemory_django.contrib.encryption.values import KEY_ID, PREFIX, UNPLACED, key_id_of
 from chatmemory_django.models import (
     Conversation,
     ConversationQuerySet,
@@ -30,7 +30,8 @@ def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> C
     """
     Return how many values need each key, by its id: those of *conversations*, and all *owner_keys*.
 
-    ``""`` counts plain texts, and ``"@"`` what is encrypted with keys of owners.
+    ``""`` counts plain texts, ``"@"`` what is encrypted with keys of owners, and ``UNPLACED`` what is bound to no row,
+    whatever its key.
     """
     found = owner_keys.wrapped_by(conversations.db)
     for rows, columns in kept(conversations.values("pk"), conversations.db):
@@ -39,7 +40,7 @@ def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> C
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
     if message_codec.installed is not None:
         keys = message_codec.installed.keys(conversations)
-        found.update(_key_id(f"{PREFIX}{key_id}:" if key_id else "") for key_id in keys)
+        found.update(_key_id(f"{'' if key_id.startswith(PREFIX) else UNPLACED}{key_id}:") for key_id in keys)
     return found
 
 
@@ -47,6 +48,8 @@ def _key_id(head: str) -> str:
     key_id = key_id_of(head) or ""
     if not KEY_ID.fullmatch(key_id):
         return ""
+    if head.startswith(UNPLACED):
+        return UNPLACED
     return OWNER_PREFIX if key_id.startswith(OWNER_PREFIX) else key_id
 
 

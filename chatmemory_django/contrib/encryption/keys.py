@@ -7,8 +7,10 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from hashlib import sha256
+from hmac import compare_digest
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
@@ -110,8 +112,9 @@ class Keys:
 class OwnerKeys:
     """The keys of owners, primary keys of users as text, wrapped by *keys*, with a cache in this process."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, *, refuses_unbound: bool) -> None:
         self._keys = keys
+        self._refuses_unbound = refuses_unbound
         self._cached: dict[tuple[Hashable, ...], tuple[float, Key]] = {}
 
     def get(self, key_id: str, using: str) -> Key | None:
@@ -136,9 +139,10 @@ class OwnerKeys:
         found = self._from_cache(*_place(using), owner, living)
         if found is not None:
             return found
-        new: dict[str, Callable[[], str]] = {  # called if there is none: another service may wrap keys
-            "id": lambda: f"{OWNER_PREFIX}{secrets.token_hex(8)}",
-            "wrapped": lambda: self._keys.wrap(secrets.token_bytes(KEY_BYTES)),
+        key_id = f"{OWNER_PREFIX}{secrets.token_hex(8)}"
+        new: dict[str, Any] = {  # called if there is none: another service may wrap keys
+            "id": key_id,
+            "wrapped": lambda: self._keys.wrap(secrets.token_bytes(KEY_BYTES) + _whose(key_id, owner)),
         }
         with transaction.atomic(using=using, savepoint=False):
             # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
@@ -171,9 +175,8 @@ class OwnerKeys:
             with transaction.atomic(using=using):
                 row = _rows(using).select_for_update().filter(pk=key_id).first()
                 if row is not None:
-                    count += (
-                        _rows(using).filter(pk=key_id).update(wrapped=self._keys.wrap(self._keys.unwrap(row.wrapped)))
-                    )
+                    wrapped = self._keys.wrap(self._key_of(row) + _whose(row.id, row.owner))
+                    count += _rows(using).filter(pk=key_id).update(wrapped=wrapped)
         return count
 
     def wrapped_by(self, using: str) -> Counter[str]:
@@ -183,7 +186,16 @@ class OwnerKeys:
 
     @private
     def _unwrapped(self, row: OwnerKey) -> Key:
-        return to_key(row.id, self._keys.unwrap(row.wrapped), row.owner)
+        return to_key(row.id, self._key_of(row), row.owner)
+
+    @private
+    def _key_of(self, row: OwnerKey) -> bytes:
+        unwrapped = self._keys.unwrap(row.wrapped)
+        key, whose = unwrapped[:KEY_BYTES], unwrapped[KEY_BYTES:]
+        is_unbound = not whose and not self._refuses_unbound  # by an earlier version
+        if not is_unbound and not compare_digest(whose, _whose(row.id, row.owner)):
+            raise EncryptionError(f"The key {row.id!r} is not the one that was stored for its owner.")
+        return key
 
     def _from_cache(self, *name: Hashable) -> Key | None:
         deadline, key = self._cached.get(name, (0.0, None))
@@ -193,6 +205,11 @@ class OwnerKeys:
         if len(self._cached) >= MAX_CACHED:
             self._cached.clear()
         self._cached[name] = (monotonic() + CACHE_SECONDS, key)
+
+
+def _whose(key_id: str, owner: str) -> bytes:
+    """Return what is wrapped with the key *key_id*, so that it cannot be given to another *owner*."""
+    return sha256(f"{key_id}:{owner}".encode()).digest()
 
 
 def _lock(owner: str, using: str) -> bool:

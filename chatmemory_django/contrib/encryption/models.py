@@ -1,10 +1,12 @@
-"""The table of owners' keys."""
+"""The tables of owners' keys, and of the origins of forks."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from django.db import models
+
+from chatmemory_django.models.fields import EncryptedTextField
 
 
 class OwnerKey(models.Model):
@@ -29,3 +31,22 @@ class OwnerKey(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class Origin(models.Model):
+    """Where the rows of a fork were copied from, see ``origins``: a JSON object of sequences by the keys of sources."""
+
+    conversation = models.OneToOneField(
+        "chatmemory.Conversation", on_delete=models.CASCADE, primary_key=True, related_name="+"
+    )
+    text = EncryptedTextField()
+
+    # As above.
+    objects: ClassVar[models.Manager[Origin]] = models.Manager()
+
+    class Meta:
+        app_label = "chatmemory_encryption"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.pk}"

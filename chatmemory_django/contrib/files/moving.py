@@ -96,13 +96,13 @@ def encode_again(conversation: Conversation, coder: Coder, current: str) -> int:
         found = storage.read([file.name])
         if file.name not in found:
             continue  # check_chatmemory reports it
-        content = decoded(coder, found[file.name], file.key_id, file.sha256)
+        content = decoded(coder, found[file.name], file.key_id, file.owner, file.sha256)
         if content is None:
             continue  # so does it, with --files, and another key must not make it good
         if file.owner != (owner or ""):
             _take_over(conversation, file, content)
             continue
-        stored, key_id = coder.encode_file(content, file.sha256)
+        stored, key_id = coder.encode_file(content, file.owner, file.sha256)
         name = storage.new_name(file.sha256)
         storage.save({name: stored})
         MediaFile.objects.using(using).filter(pk=pk).update(name=name, key_id=key_id)

@@ -138,27 +138,27 @@ def file_in(message: ChatMessage, index: int, at: Address) -> File | None:
     return None if content is None else File(content, file_type(content))
 
 
-def files_of(at: Address, sha256s: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return name and key of these files of the conversation *at*, by SHA-256."""
+def files_of(at: Address, sha256s: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return name, key and owner of these files of the conversation *at*, by SHA-256."""
     conversation: Any = at.conversation
     rows = MediaReference.objects.using(at.using).filter(conversation_id=conversation)
-    values = rows.values_list("file__sha256", "file__name", "file__key_id")
+    values = rows.values_list("file__sha256", "file__name", "file__key_id", "file__owner")
     parts = [values.filter(file__sha256__in=part) for part in in_parts(list(dict.fromkeys(sha256s)), BATCH)]
-    return {sha256: (name, key_id) for part in parts for sha256, name, key_id in part}
+    return {sha256: (name, key_id, owner) for part in parts for sha256, name, key_id, owner in part}
 
 
 def contents_of(at: Address, sha256s: Iterable[str]) -> dict[str, bytes]:
     """Return the contents of these files of the conversation *at* by SHA-256, without those that are lost."""
     found = files_of(at, sha256s)
-    stored = storage.read(name for name, _ in found.values()) if found else {}
+    stored = storage.read(name for name, _, _ in found.values()) if found else {}
     return _contents(found, stored, at)
 
 
-def _contents(found: Mapping[str, tuple[str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
+def _contents(found: Mapping[str, tuple[str, str, str]], stored: Mapping[str, bytes], at: Address) -> dict[str, bytes]:
     """Return the contents of *found*, see ``files_of``, without those that are not *stored* as they were."""
     coder = row_codec.at(at)
     there = {sha256: file for sha256, file in found.items() if file[0] in stored}
-    read = {sha256: decoded(coder, stored[name], key_id, sha256) for sha256, (name, key_id) in there.items()}
+    read = {sha256: decoded(coder, stored[name], key, owner, sha256) for sha256, (name, key, owner) in there.items()}
     if None in read.values():
         report(SecurityEvent.ALTERED, user=None if at.owner is ... else at.owner, memory_id=at.memory_id)
     return {sha256: content for sha256, content in read.items() if content is not None}
@@ -170,16 +170,17 @@ def _raise_if_missing(at: Address, sequence: int, index: int | None) -> None:
         raise MissingFileError(str(at.memory_id), sequence, index)
 
 
-def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> bytes | None:
+def decoded(coder: Coder | None, stored: bytes, key_id: str, owner: str, sha256: str) -> bytes | None:
     """
-    Return the content of a file that is *stored* with the key *key_id*, if any; None if it is not that with *sha256*.
+    Return the content of a file of *owner* that is *stored* with the key *key_id*, if any; None if it is not that with
+    *sha256*.
 
     It may have been cut off, or replaced by another one. Then it is as lost as if it were not there.
     """
     if key_id and coder is None:
         raise StorageError(f"The file is stored with the key {key_id!r}, but no app that has it is installed.")
     try:
-        content = stored if coder is None or not key_id else coder.decode_file(stored, key_id, sha256)
+        content = stored if coder is None or not key_id else coder.decode_file(stored, key_id, owner, sha256)
     except UnknownKeyError:
         raise
     except UnreadableError:
@@ -188,7 +189,7 @@ def decoded(coder: Coder | None, stored: bytes, key_id: str, sha256: str) -> byt
 
 
 def _as_urls(
-    with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str]]
+    with_files: Mapping[int, Any], messages: Sequence[ChatMessage], known: Mapping[str, tuple[str, str, str]]
 ) -> set[str]:
     """Return the SHA-256 of files that are images, and not encrypted: others can be read with their key alone."""
     found = {

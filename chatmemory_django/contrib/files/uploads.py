@@ -134,7 +134,7 @@ class StorageUploads:
         coder = row_codec.at(Address(self._using, conversation, owner=owner))
         for key, content in wanted.items():
             name = storage.new_name(key[1])
-            contents[name], key_id = (content, "") if coder is None else coder.encode_file(content, key[1])
+            contents[name], key_id = (content, "") if coder is None else coder.encode_file(content, *key)
             names[key] = name, key_id
         storage.save(contents)
         self._new |= names

@@ -57,8 +57,7 @@ class Command(ConversationsCommand):
                 count += message_codec.installed.check(conversations.db, write, repair=repair, read=files)
             count += self.check_erased(conversations.db, repair=repair)
         if row_codec.installed is not None:
-            for line in row_codec.installed.report(conversations):
-                self.stdout.write(line)
+            count += row_codec.installed.report(conversations, self.stdout.write)
         if count:
             raise CommandError(f"{count:,} findings.")
         self.stdout.write("No problems found.")

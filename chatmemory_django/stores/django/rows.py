@@ -14,6 +14,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.messages import texts_as_stored
 from chatmemory_django.models.windows import memory_parts
 
 FRONT = 8
@@ -85,14 +86,17 @@ def memory_rows(
     *,
     counter: Combinable,
     verbatim: bool = False,
+    stored: bool = False,
 ) -> list[Any]:
     """
     Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
     window, and of the window.
 
-    *messages* are of one conversation.
+    *messages* are of one conversation. Texts are decoded, unless they are requested as they are *stored*.
     """
-    columns = (*Row._fields, "verbatim") if verbatim else Row._fields
+    columns: Sequence[Any] = (*Row._fields, "verbatim") if verbatim else Row._fields
+    if stored:
+        columns = texts_as_stored(columns)
     rows = with_tokens(messages, counter)
     *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
     # The first two are one SELECT: each takes longer to plan than to run.

@@ -35,7 +35,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
-from chatmemory_django.models.messages import TEXTS, encoded_texts
+from chatmemory_django.models.messages import TEXTS, encoded_texts, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
 from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
@@ -237,7 +237,7 @@ class _Memory(Statement):
                 messages = messages.filter(conversation__owner=Parameter(Conversation, "owner"))
             bounds = [F(f"conversation__{each}") for each in _BOUNDS]
         counter = Parameter(Message, "counted_by", "counter")
-        before, window = memory_rows(messages, *bounds, counter=counter, verbatim=self._verbatim)
+        before, window = memory_rows(messages, *bounds, counter=counter, verbatim=self._verbatim, stored=True)
         return list(before.union(window, all=True).order_by())
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
@@ -307,7 +307,7 @@ def _history(*, owned: bool, before: bool, count: int | None, locks: bool) -> St
             rows = rows.filter(sequence__lt=Parameter(Message, "sequence", "before"))
         if locks:
             rows = rows.select_for_update()
-        return list(rows.order_by("-sequence").values_list(*HistoryRow._fields)[:count])
+        return list(rows.order_by("-sequence").values_list(*texts_as_stored(HistoryRow._fields))[:count])
 
     return Statement(run)
 

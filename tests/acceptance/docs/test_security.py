@@ -26,6 +26,20 @@ def test_the_page_names_the_exceptions_that_the_model_reads():
     assert set(re.findall(r"`([A-Z]\w+)`", row)) == {each.__name__ for each in READABLE}
 
 
+def test_the_page_says_what_encryption_cannot_detect():
+    _, _, said = (DOCS / "threats.md").read_text().partition("## What cannot be detected")
+
+    for attack in (
+        "a whole row, or an owner's key, of an earlier moment",
+        "an old value back in its own place",
+        "in a fork, put a value of its source at the same sequence, column and type",
+        "empty a text",
+        "without `OWNER_KEYS`, change the owner",
+        'without `"PLAIN": "refuse"`, put in plain texts',
+    ):
+        assert attack in said
+
+
 @pytest.mark.parametrize("reference", sorted(set(REFERENCES) - set(TESTS)))
 def test_another_file_exists(reference: str):
     assert (ROOT / reference).is_file()

@@ -101,7 +101,7 @@ class TestMemory:
             cursor.execute("SELECT text, payload FROM chatmemory_message ORDER BY sequence")
             stored = list(cursor.fetchall())
         if IS_ENCRYPTED:
-            assert all(not value or value.startswith("enc1:") for row in stored for value in row)
+            assert all(not value or value.startswith("enc2:") for row in stored for value in row)
         else:
             assert stored == [(row.text, row.payload) for row in Message.objects.all()]
         assert wide(ann).messages() == [SystemMessage("They want tea"), *MESSAGES[2:], U2]

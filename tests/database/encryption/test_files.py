@@ -45,6 +45,13 @@ def a_memory(memory_id: str, owner) -> MessageWindowChatMemory:
     return MessageWindowChatMemory(max_messages=10, id=memory_id, store=DjangoChatMemoryStore(owner=owner))
 
 
+def give(conversations, owner) -> None:
+    for each in conversations:
+        each.owner = owner
+        each.save(update_fields=["owner"])
+    call_command("encrypt_chatmemory", stdout=io.StringIO())
+
+
 def stored() -> list[bytes]:
     return [content for _, content in stored_in(storages["chats"])]
 
@@ -83,15 +90,12 @@ def test_a_conversation_with_another_owner_gets_files_that_no_other_key_is_neede
     ann, ben = (get_user_model().objects.create_user(name) for name in ("ann", "ben"))
     for name in ("a", "b", "c"):
         a_memory(name, ann).add(PICTURE, PICTURE)
-    Conversation.objects.exclude(memory_id="a").update(owner=ben)
-
-    call_command("encrypt_chatmemory", stdout=io.StringIO())
+    give(Conversation.objects.exclude(memory_id="a"), ben)
     assert len(stored()) == 2
     ben.delete()
     assert a_memory("a", ann).messages() == [PICTURE, PICTURE]
     assert len(stored()) == 1
-    Conversation.objects.update(owner=get_user_model().objects.create_user("eve"))
-    call_command("encrypt_chatmemory", stdout=io.StringIO())
+    give(Conversation.objects.all(), get_user_model().objects.create_user("eve"))
     ann.delete()
     assert a_memory("a", None).messages() == [PICTURE, PICTURE]
     assert len(stored()) == 1

@@ -21,11 +21,12 @@ from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
 from chatmemory_django.chat.answers.recall import tools
-from chatmemory_django.contrib.encryption import ciphers, encrypting
+from chatmemory_django.contrib.encryption import ciphers, encrypting, renewing
 from chatmemory_django.contrib.encryption.ciphers import for_owner, installed
 from chatmemory_django.contrib.encryption.encrypting import encrypt
 from chatmemory_django.contrib.encryption.kept import keys_in_use
 from chatmemory_django.contrib.encryption.keys import Keys
+from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.contrib.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, EncryptedError
@@ -48,6 +49,7 @@ ENCRYPTED = {
     "chatmemory.Conversation": {"title"},
     "chatmemory_chat.ToolApproval": {"reason"},
     "chatmemory_chat.Run": {"asked"},
+    "chatmemory_encryption.Origin": {"text"},
     "chatmemory_records.Record": {"text"},
 }
 ENCRYPTED_BY_THE_STREAMS = {"chatmemory_chat.AnswerChunk": {"data"}}
@@ -136,7 +138,7 @@ class TestStored:
     def test_each_column_for_text_is_encrypted_or_named_as_queried(self):
         found: dict[str, set[str]] = {}
         for model in apps.get_models():
-            if model._meta.app_label.startswith("chatmemory") and model._meta.app_label != "chatmemory_encryption":
+            if model._meta.app_label.startswith("chatmemory") and model is not OwnerKey:
                 for field in model._meta.concrete_fields:
                     if isinstance(field, models.TextField | models.JSONField | models.BinaryField):
                         found.setdefault(model._meta.label, set()).add(field.name)
@@ -149,7 +151,7 @@ class TestStored:
     def test_texts_and_titles_are_values_of_the_key(self, site, ann):
         begin("a", ann)
 
-        prefix = "enc1:@" if site.has_owner_keys else "enc1:old:"
+        prefix = "enc2:@" if site.has_owner_keys else "enc2:old:"
         assert all(value.startswith(prefix) for value in stored() + stored("title", "chatmemory_conversation"))
         assert leftovers(SECRET) == []
         assert read("a") == [QUESTION, ANSWER]
@@ -216,21 +218,43 @@ class TestStored:
         assert read("b") == [QUESTION, ANSWER]
         assert Conversation.objects.get().title == SECRET
 
-    def test_a_conversation_given_away_can_be_forked_for_a_third_once_it_is_encrypted_again(
-        self, with_owner_keys, ann, ben
-    ):
+    def test_a_conversation_given_away_is_encrypted_for_its_new_owner_at_once(self, with_owner_keys, ann, ben):
         begin("a", ann)
         eve = get_user_model().objects.create_user("eve")
+        given = fork(Conversation.objects.get(), "b")
+        given.owner = ben
+        given.save(update_fields=["owner"])
+
+        fork(given, "c", owner=eve)
+        ann.delete()
+
+        assert read("b") == read("c") == [QUESTION, ANSWER]
+        assert [each.title for each in Conversation.objects.all()] == [SECRET, SECRET]
+
+    def test_an_update_of_the_owner_makes_nobody_read_what_another_owner_wrote(self, with_owner_keys, ann, ben):
+        begin("a", ann)
         Conversation.objects.update(owner=ben)
-        given = Conversation.objects.defer("title").get()
 
-        with pytest.raises(EncryptionError, match="which is another owner's"):
-            fork(given, "b", owner=eve)
-        assert Conversation.objects.count() == 1
+        for way in (
+            lambda: read("a"),
+            lambda: list(Message.objects.all()),
+            lambda: encrypt(Conversation.objects.all()),
+        ):
+            with pytest.raises(EncryptionError, match="another owner's"):
+                way()
+        Conversation.objects.update(owner=ann)
+        assert read("a") == [QUESTION, ANSWER]
 
-        call_command("encrypt_chatmemory", "--memory-id", "a", stdout=io.StringIO())
-        fork(Conversation.objects.get(), "b", owner=eve)
-        assert read("b") == [QUESTION, ANSWER]
+    def test_a_title_follows_its_conversation_to_another_memory_id(self, site, ann):
+        begin("a", ann)
+        for name, fields in (("b%_", ["memory_id"]), ("c\x1f:", None)):
+            renamed = Conversation.objects.defer("title").get()
+            renamed.memory_id = name
+            renamed.save(update_fields=fields)
+            assert renamed.title == SECRET
+
+        assert Conversation.objects.get().title == SECRET
+        assert encrypt(Conversation.objects.all()) == 0
 
     def test_json_lines_are_plain_and_encrypted_when_they_are_imported(self, site, ann, ben):
         begin("a", ann)
@@ -291,9 +315,14 @@ class TestRefused:
         for way in ways:
             with pytest.raises(MissingKeyError, match="'old'"):
                 way()
-        for command in ("export_chatmemory", "check_chatmemory", "encrypt_chatmemory"):
+        for command in ("export_chatmemory", "encrypt_chatmemory"):
             with pytest.raises(CommandError, match="'old'"):
                 call_command(command, stdout=io.StringIO())
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="1 findings"):
+            call_command("check_chatmemory", stdout=out)
+        assert "'a' content: A value of" in out.getvalue()
+        assert "'old'" in out.getvalue()
 
     @pytest.mark.parametrize("way", ["the command", "QuerySet.delete", "User.delete", "the admin", "prune"])
     def test_what_nobody_can_read_can_be_erased(self, site, ann, admin_client, way):
@@ -314,13 +343,10 @@ class TestRefused:
         assert not Conversation.objects.defer("title").exists()
 
     def test_writing_where_the_owner_is_unknown(self, with_owner_keys, ann):
-        begin("a", ann)
-
         with pytest.raises(EncryptionError, match="can only be written where its owner is known"):
-            Conversation.objects.update(title=SECRET)
+            installed().at(Address("default")).encode(SECRET, "site.note.text", (7,))
         with for_owner(ann.pk):
-            Conversation.objects.update(title=SECRET)
-        assert Conversation.objects.get().title == SECRET
+            installed().at(Address("default")).encode(SECRET, "site.note.text", (7,))
 
     @pytest.mark.parametrize("lookup", ["text", "text__contains", "text__in", "payload__startswith", "verbatim__gt"])
     def test_a_lookup_of_what_the_database_cannot_know(self, site, lookup):
@@ -365,15 +391,17 @@ class TestRotation:
         assert stored() == before
 
     def test_a_dry_run_counts_the_keys_of_owners_and_creates_none(self, with_owner_keys, ann, ben, settings):
-        begin("a", ann)
+        begin("a", None)
+        settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [key("old")]}}
         Conversation.objects.update(owner=ben)
+        Conversation.objects.create(memory_id="b", owner=ann)
         settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [key("new"), key("old")], "OWNER_KEYS": True}}
         out = io.StringIO()
 
         call_command("encrypt_chatmemory", "--dry-run", stdout=out)
 
-        assert out.getvalue() == "3 rows to encrypt.\n1 keys of owners to encrypt.\n"
-        assert sql("SELECT owner FROM chatmemory_encryption_ownerkey") == [(str(ann.pk),)]
+        assert out.getvalue() == "3 rows to encrypt.\n"
+        assert sql("SELECT owner FROM chatmemory_encryption_ownerkey") == []
 
     def test_large_rows_are_encrypted_a_few_at_a_time(self, site, monkeypatch):
         begin("a", None, *(UserMessage(f"{number} {'x' * 1_000}") for number in range(9)))
@@ -384,7 +412,7 @@ class TestRotation:
             locked.append(found[1] if isinstance(found, tuple) else "files")
             return found
 
-        monkeypatch.setattr(encrypting, "PAGE_CHARACTERS", 3_000)
+        monkeypatch.setattr(renewing, "PAGE_CHARACTERS", 3_000)
         monkeypatch.setattr(encrypting, "in_lock", noting)
         site("new", "old")
 
@@ -415,7 +443,7 @@ class TestRotation:
             call_command("encrypt_chatmemory", stdout=io.StringIO())
 
         (title,) = sql("SELECT title FROM chatmemory_conversation WHERE memory_id = 'b'")[0]
-        assert title.startswith("enc1:")
+        assert title.startswith("enc2:")
 
     def test_the_keys_in_use_are_counted(self, site):
         begin("a")

@@ -1,10 +1,11 @@
+import django.db.models.deletion
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
     initial = True
 
-    dependencies = []
+    dependencies = [("chatmemory", "0001_initial")]
 
     operations = [
         migrations.CreateModel(
@@ -15,5 +16,22 @@ class Migration(migrations.Migration):
                 ("wrapped", models.TextField()),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
+        ),
+        migrations.CreateModel(
+            name="Origin",
+            fields=[
+                (
+                    "conversation",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="chatmemory.conversation",
+                    ),
+                ),
+                ("text", models.TextField()),
+            ],
+            options={"default_permissions": ()},
         ),
     ]

@@ -1,0 +1,104 @@
+"""What encrypts the rows of a conversation anew: for the key that encrypts now, and where the conversation is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce, Length
+
+from chatmemory_django.contrib.encryption.kept import kept
+from chatmemory_django.contrib.encryption.models import Origin
+from chatmemory_django.contrib.encryption.values import FILE, PREFIX, TITLE
+from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.row_codec import Coder, RowCodec, Stored, address_of, row_of
+from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
+from chatmemory_django.models.fields import as_stored
+from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS
+
+ROWS = 100
+"""How many rows are encrypted while a conversation is locked, fewer if they are large."""
+
+
+def encrypt_some(
+    cipher: RowCodec, conversation: Conversation, *, start: int, theirs: Coder | None = None
+) -> tuple[Conversation, int, int]:
+    """
+    Encrypt some rows of *conversation*, of its messages those from sequence *start* on; *theirs* decrypts them.
+
+    Returns the conversation, how many rows, and where to go on: each row is looked at once.
+    """
+    count = 0
+    coder: Any = cipher.at(address_of(conversation))
+    theirs = theirs or coder
+    for rows, old, columns in outdated(cipher, conversation, start):
+        size: Any = sum(Coalesce(Length(as_stored(column)), 0) for column in columns)
+        sizes = old.values_list("pk", size)
+        batch = next(in_batches(sizes[: ROWS - count], itemgetter(1), PAGE_CHARACTERS, ROWS), [])
+        keys = [pk for pk, _ in batch]
+        some = rows.with_keys(keys) if isinstance(rows, MessageQuerySet) else rows.filter(pk__in=keys)
+        is_message, label = rows.model is Message, rows.model._meta.label_lower
+        for pk, kind, *texts in some.values_list("pk", "type" if is_message else "pk", *map(as_stored, columns)):
+            row = (pk[-1], kind) if is_message else () if rows.model is Conversation else row_of(pk)
+            new = {}
+            for column, text in zip(columns, texts, strict=True):
+                name = f"{label}.{column}"
+                new[column] = text and Stored(coder.encode(theirs.decode(text, name, row), name, row))
+            rows.filter(pk=pk).update(**new)
+            count += 1
+            if is_message:
+                start = pk[-1]
+    if not count and not start:  # all rows were at their own places before, so nobody reads others now
+        Origin.objects.using(conversation._state.db).filter(pk=conversation.pk).delete()
+    return conversation, count, start
+
+
+def outdated(
+    cipher: RowCodec, conversation: Conversation, start: int
+) -> Iterator[tuple[QuerySet[Any], QuerySet[Any], list[str]]]:
+    """Yield the rows of every table, those that are not encrypted with the key that encrypts now, and the columns."""
+    using: Any = conversation._state.db
+    coder: Any = cipher.at(address_of(conversation))
+    for rows, columns in kept([conversation.pk], using):
+        stored = {f"stored_{column}": as_stored(column) for column in columns}
+        old = Q()
+        for name, column in zip(stored, columns, strict=True):
+            current = coder.head(f"{rows.model._meta.label_lower}.{column}")
+            old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
+        later = rows.filter(sequence__gte=start) if rows.model is Message else rows
+        yield rows, later.annotate(**stored).filter(old).order_by("pk"), columns
+
+
+def encrypt_files(cipher: RowCodec, conversation: Conversation) -> int:
+    """Encrypt the files of *conversation* that are for another owner, or have another key; return how many."""
+    if message_codec.installed is None:
+        return 0
+    coder: Any = cipher.at(address_of(conversation))
+    return message_codec.installed.encode_again(conversation, coder, f"{PREFIX}{coder.current(FILE).id}")
+
+
+@contextmanager
+def moving(cipher: RowCodec, conversation: Conversation, using: str) -> Iterator[None]:
+    """Encrypt what *conversation* has for its new memory id and owner, if the write in this block changes them."""
+    with transaction.atomic(using=using, savepoint=False):
+        rows = Conversation.objects.using(using).select_for_update().defer("title")
+        before = rows.filter(pk=conversation.pk).first()
+        yield
+        if before is None or (there := address_of(before, using)) == (at := address_of(conversation, using)):
+            return
+        theirs: Any = cipher.at(there)
+        own: Any = cipher.at(at)
+        if cipher.has_owner_keys and there.owner != at.owner:
+            start, count = 0, len(theirs.origin) + 1  # which is read before it is encrypted for the new owner
+            while count:
+                _, count, start = encrypt_some(cipher, conversation, start=start, theirs=theirs)
+            encrypt_files(cipher, conversation)
+            return
+        title = Conversation.objects.using(using).filter(pk=conversation.pk)
+        for stored in title.values_list(as_stored("title"), flat=True):
+            if stored and not stored.startswith(own.head(TITLE)):
+                title.update(title=Stored(own.encode(theirs.decode(stored, TITLE), TITLE)))
