@@ -24,7 +24,7 @@ from chatmemory_django.contrib.files.storage import FOLDER
 from chatmemory_django.db import batches
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation, ErasedConversation, Message, copies, remains
+from chatmemory_django.models import Conversation, ErasedConversation, Message, remains
 from chatmemory_django.operations.searching import find_messages
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import another_writer
@@ -178,7 +178,6 @@ def test_large_messages_are_deleted_alone(ann, monkeypatch):
 @pytest.mark.parametrize("way", ["erase", "delete many", "delete one"])
 def test_a_short_one_takes_no_more_statements_than_before(way, settings, monkeypatch, django_assert_num_queries):
     monkeypatch.setattr(remains, "SHORT", 200)
-    monkeypatch.setattr(copies, "_holds", [])  # of an app that sites need not have
     del settings.CHATMEMORY["MEDIA_STORAGE"]
     a_memory().add(*(UserMessage(str(number)) for number in range(6)))
 
