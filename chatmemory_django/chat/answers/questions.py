@@ -114,7 +114,7 @@ def _again(
     if answer.stands or answer.is_decided:
         return Question(None, row.sequence, stored=answer)
     if answer.rows:
-        return _going_on(answer) if answer.is_newest and _is_remembered(conversation, row) else None
+        return _going_on(answer) if answer.is_newest and _is_remembered(answer) else None
     if REJECTED in (row.metadata or {}):  # it is in no memory
         return None
     stays = _stays(conversation, row, versions) or (follows is not None and _is_shown(conversation, row, follows))
@@ -145,12 +145,12 @@ def left(
         row = questions.filter(sequence__gte=since).first() or questions.last()
     else:
         row = questions.filter(sequence=asked).first()
+    answer = None if row is None else StoredAnswer.of(conversation, row)
     goes_on = row is not None and not (row.is_complete or is_another)
-    if row is None or (goes_on and not _is_remembered(conversation, row)):
+    if row is None or answer is None or (goes_on and not _is_remembered(answer)):
         if asked is None:
             return None
         raise MessageNotFoundError(conversation.memory_id, asked)
-    answer = StoredAnswer.of(conversation, row)
     if goes_on and not (answer.pending or answer.is_decided):
         is_last = answer.is_newest or not row.on_path
         return Question(None, answer.after if is_last else None, stored=answer.unended())
@@ -262,10 +262,14 @@ def _before_systems(conversation: Conversation, sequence: int | None) -> int:
     return sequence or 0
 
 
-def _is_remembered(conversation: Conversation, row: Message) -> bool:
-    """Return whether the memory was not cleared since the question *row* was asked, which was not rejected."""
-    is_cleared = row.cleared_before is not None or row.sequence <= conversation.forgotten_through
-    return not (is_cleared or REJECTED in (row.metadata or {}))
+def _is_remembered(answer: StoredAnswer) -> bool:
+    """
+    Return whether the memory was not cleared since the question of *answer* was asked, and does not lack it since it
+    was rejected: one that was regenerated then has an answer, whose tools have run.
+    """
+    row = answer.question
+    is_cleared = row.cleared_before is not None or row.sequence <= answer.conversation.forgotten_through
+    return not is_cleared and (bool(answer.kept) or REJECTED not in (row.metadata or {}))
 
 
 def _following(conversation: Conversation, row: Message) -> Message | None:

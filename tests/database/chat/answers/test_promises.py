@@ -434,6 +434,19 @@ class TestARejectedQuestionPoisonsNothing:
         assert model.sent[-1] == [*model.sent[-2], AiMessage("Yes."), UserMessage("Poison.")]
         assert history()[-2:] == [UserMessage("Poison."), AiMessage("No.")]
 
+    @pytest.mark.parametrize("ask", ["chat-early", "astream-early", "post-early"], indirect=True)
+    def test_regenerated_and_then_sent_again_it_goes_on_and_no_tool_runs_twice(self, ask, till):
+        bot = Assistant(ScriptedModel(InvalidRequestError("No."), PAY, DOWN, "7"), tools=tools(till.pay))
+        with ask.fails(InvalidRequestError):
+            ask(bot, "Pay.", name="q1")
+        with ask.fails(RateLimitError):
+            ask.regenerate(bot, "Pay.", "q1")
+
+        assert ask(bot, "Pay.", name="q1") == "7"
+
+        assert bot.model.sent[-1] == [UserMessage("Pay."), PAY, PAID]
+        assert till.paid == [5]
+
     def test_an_image_is_named_as_the_reason(self, ask):
         bot = Assistant(ScriptedModel(InvalidRequestError("No."), "Yes."), **messages(20))
         image = ImageContent(Image(base64_data=encoded(PNG), mime_type="image/png"))
