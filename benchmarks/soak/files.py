@@ -52,7 +52,8 @@ def wrong_files(server: Server) -> Iterator[str]:
     }
     references = MediaReference.objects.using(using)
     referred = set(references.values_list("conversation_id", "sequence", "file__sha256"))
-    files = {name: rest for name, *rest in MediaFile.objects.using(using).values_list("name", "sha256", "key_id", "pk")}
+    stored = MediaFile.objects.using(using).values_list("name", "owner", "sha256", "key_id", "pk")
+    files = {name: rest for name, *rest in stored}
     there = _there(server)
     for what, found in {
         "references too few": needed - referred,
@@ -65,9 +66,9 @@ def wrong_files(server: Server) -> Iterator[str]:
             yield f"{len(found)} {what}: {sorted(found)[:3]}"
     coder = row_codec.at(Address(using))
     for name in sorted(files.keys() & there):
-        sha256, key_id, _pk = files[name]
-        content = decoded(coder, (server.folder / FILES / name).read_bytes(), key_id, sha256)
-        if hashlib.sha256(content).hexdigest() != sha256:
+        owner, sha256, key_id, _pk = files[name]
+        content = decoded(coder, (server.folder / FILES / name).read_bytes(), key_id, owner, sha256)
+        if content is None or hashlib.sha256(content).hexdigest() != sha256:
             yield f"{name} has another content"
 
 
