@@ -33,6 +33,9 @@ class EncryptedError(FieldError):
 class UnreadableError(Exception):
     """What is stored cannot be read, or not be stored. The message never has a text or a key."""
 
+    key_id = ""
+    """The id of the key, if that is known."""
+
 
 class UnknownKeyError(UnreadableError):
     """What is stored is encoded with a key that the site does not have, and may be as it was stored."""

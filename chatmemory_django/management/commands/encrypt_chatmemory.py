@@ -32,7 +32,7 @@ class Command(ConversationsCommand):
         conversations = self.conversations(**selection)
         wrapped = wrap_keys(conversations.db, dry_run=dry_run)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
-            rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance())
+            rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance(), refused=self.refuse)
         self.stdout.write(f"{rows:,} rows to encrypt." if dry_run else f"Encrypted {rows:,} rows.")
         if wrapped:
             owners = f"{wrapped:,} keys of owners"
