@@ -1,6 +1,6 @@
 """
 Verbs on what is stored: encrypt what was there before encryption was on, or with another key than the one that encrypts
-now; and delete the keys of owners.
+now; decrypt it; and delete the keys of owners.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def encrypt(
 ) -> int:
     """
     Encrypt the texts of *conversations* with the key that encrypts now, and return how many rows were not; nothing is
-    written in a *dry_run*.
+    written in a *dry_run*. Where the setting ``PLAIN`` is "write", decrypt those that are encrypted.
 
     It goes beside writers, who wait for a hundred rows at most, and goes on where it was interrupted. *each* receives
-    each conversation, and how many of its rows were not encrypted with that key; *refused* those with a value that
+    each conversation, and how many of its rows were not stored so; *refused* those with a value that
     cannot be decrypted, which is raised without it.
     """
     cipher = installed()
