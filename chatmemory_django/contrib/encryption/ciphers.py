@@ -30,7 +30,6 @@ from chatmemory_django.contrib.encryption.values import (
     encrypt,
     escaped,
     head_of,
-    is_encrypted,
     key_id_of,
     seal,
     unescaped,
@@ -38,7 +37,7 @@ from chatmemory_django.contrib.encryption.values import (
     unsealed_size,
 )
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey
+from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey, looks_encoded
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class _Coder:
         key_id = key_id_of(stored)
         key = None if key_id is None else self._cipher.key(key_id, self._using)
         if key is None:
-            if key_id is not None and is_encrypted(stored):
+            if key_id is not None and looks_encoded(stored):
                 raise MissingKeyError(key_id, column)
             self._refuse(column)
             return unescaped(stored)

@@ -41,15 +41,10 @@ NONCE_BYTES = 12
 TAG_BYTES = 16
 """The length of the tag of GCM."""
 
-KEY_ID = re.compile(r"[A-Za-z0-9@._-]{1,40}", re.ASCII)
-"""What identifies a key."""
-
 LIKE_A_VALUE = "^enc[12]:"
 """The regular expression of what begins like a value, in databases, too."""
 
 _ESCAPED = re.compile(r"enc[012]:")
-
-_SHAPE = re.compile(rf"enc[12]:{KEY_ID.pattern}:(?:.*:)?[A-Za-z0-9+/]{{38,}}={{0,2}}", re.ASCII | re.DOTALL)
 
 
 class EncryptionError(UnreadableError):
@@ -97,11 +92,6 @@ def key_id_of(value: str) -> str | None:
         return None
     key_id, colon, _ = value[len(PREFIX) :].partition(":")
     return key_id if colon else None
-
-
-def is_encrypted(value: str) -> bool:
-    """Return whether *value*, from any key, has the shape of an encrypted value."""
-    return value.startswith((PREFIX, UNPLACED)) and _SHAPE.fullmatch(value) is not None
 
 
 def escaped(text: str) -> str:
