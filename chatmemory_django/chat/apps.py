@@ -26,7 +26,7 @@ class ChatConfig(AppConfig):
         from chatmemory_django.chat.costs.calls import PRUNINGS
         from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
         from chatmemory_django.chat.runs.streams import delete_rest, forget_streams, left
-        from chatmemory_django.models.copies import Pruning, keeps_copies, outlives, prunes, tells
+        from chatmemory_django.models.copies import Pruning, finds_remnants, keeps_copies, outlives, prunes
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
         if not owners[0].db_constraint:
@@ -43,4 +43,4 @@ class ChatConfig(AppConfig):
         register(checks.check_waiting, Tags.database)
         register(checks.check_chat_deployment, Tags.security, deploy=True)
         keeps_copies(forget_streams)
-        tells(left)
+        finds_remnants(left)

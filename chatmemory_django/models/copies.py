@@ -66,7 +66,7 @@ class Remnant(NamedTuple):
     """How many of it; None if that cannot be seen."""
 
 
-Tell: TypeAlias = Callable[[str], Iterable[Remnant]]
+FindRemnants: TypeAlias = Callable[[str], Iterable[Remnant]]
 """Yields what is left, outside of the tables, of conversations that are no longer in the given database."""
 
 
@@ -76,8 +76,8 @@ outliving: list[type[Model]] = []
 """What ``outlives`` registered."""
 prunings: list[Pruning] = []
 """What ``prunes`` registered."""
-tellers: list[Tell] = []
-"""What ``tells`` registered."""
+remnant_finders: list[FindRemnants] = []
+"""What ``finds_remnants`` registered."""
 _holds: list[Hold] = []
 
 
@@ -103,10 +103,10 @@ def prunes(*added: Pruning) -> None:
     prunings.extend(each for each in added if each not in prunings)
 
 
-def tells(tell: Tell) -> None:
-    """Register *tell*, which finds what is left of erased conversations elsewhere than in the tables of an app."""
-    if tell not in tellers:
-        tellers.append(tell)
+def finds_remnants(find: FindRemnants) -> None:
+    """Register *find*, which finds what is left of erased conversations elsewhere than in the tables of an app."""
+    if find not in remnant_finders:
+        remnant_finders.append(find)
 
 
 def holds_back(hold: Hold) -> None:

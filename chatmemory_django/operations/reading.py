@@ -1,4 +1,4 @@
-"""Who reads what of others: every face tells it here."""
+"""Who reads what of others: every face reports it here."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from django.db.models import Exists, Field, Model, OuterRef, QuerySet
 
 from chatmemory_django.db.tables import has_table
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.copies import Remnant, tellers
+from chatmemory_django.models.copies import Remnant, remnant_finders
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -35,8 +35,8 @@ def left_of(user_key: Any, using: str) -> Iterator[Remnant]:
             for words, rows in _found(model, field, user_key, using):
                 if count := rows.count():
                     yield Remnant(f"{model._meta.db_table}: {words}", count)
-    for tell in tellers:
-        yield from tell(using)
+    for find in remnant_finders:
+        yield from find(using)
 
 
 def _found(

@@ -195,7 +195,7 @@ def test_a_value_in_the_place_of_another_one_can_be_found(codec):
         DjangoChatMemoryStore().read_history("a")
 
 
-def test_it_is_told_what_was_copied_inside_the_database(codec, ann, monkeypatch):
+def test_it_knows_what_was_copied_inside_the_database(codec, ann, monkeypatch):
     copied: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Codec, "copied", lambda self, *given: copied.append(given))
     a_memory().add(QUESTION, OTHER)

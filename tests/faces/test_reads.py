@@ -51,7 +51,7 @@ def root() -> User:
 
 
 @pytest.fixture
-def told() -> Iterator[list[dict[str, Any]]]:
+def reported() -> Iterator[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
 
     def receive(sender: object, **kwargs: Any) -> None:
@@ -107,13 +107,13 @@ READS: dict[str, tuple[str, Callable[[Client], Any]]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_read_of_another_s_conversation_is_told_once_a_request_and_logged_without_text(ann, root, told, read):
+def test_a_read_of_another_s_conversation_is_reported_once_a_request_and_logged_without_text(ann, root, reported, read):
     way, request = READS[read]
 
     response = request(signed_in(root))
 
     assert response.status_code == 200
-    [one] = told
+    [one] = reported
     assert (one["reader"].pk, one["way"]) == (root.pk, way)
     several = read.endswith(("list", "search"))
     assert sorted(each.memory_id for each in one["conversations"]) == (["a", "b"] if several else ["a"])
@@ -136,45 +136,45 @@ def statements(request: Callable[[Client], Any], client: Client) -> int:
 
 
 @pytest.mark.parametrize("read", READS)
-def test_nobody_is_told_what_owners_read_and_it_takes_no_statement_more(ann, told, read, settings):
+def test_nobody_is_reported_what_owners_read_and_it_takes_no_statement_more(ann, reported, read, settings):
     client, (_, request) = signed_in(ann), READS[read]
 
     count = statements(request, client)
 
-    assert not told
+    assert not reported
     settings.CHATMEMORY["LOG_READS"] = False
     assert statements(request, client) == count
 
 
 @pytest.mark.parametrize("read", READS)
-def test_nobody_is_told_anything_while_the_setting_is_off(ann, root, told, read, settings):
+def test_nobody_is_reported_anything_while_the_setting_is_off(ann, root, reported, read, settings):
     settings.CHATMEMORY["LOG_READS"] = False
 
     READS[read][1](signed_in(root))
 
-    assert not told
+    assert not reported
     assert LogEntry.objects.count() == ("an export" in read and 1)  # which is logged in any case
 
 
-def test_what_is_not_shown_is_not_told(ann, root, told):
+def test_what_is_not_shown_is_not_reported(ann, root, reported):
     client = signed_in(root)
     etag = client.get(f"{REST}a/")["ETag"]
-    told.clear()
+    reported.clear()
 
     assert client.get(f"{REST}a/", headers={"If-None-Match": etag}).status_code == 304
     assert client.head(f"{REST}a/").status_code == 200
     assert client.get(f"{REST}a/messages/99/").status_code == 404
     assert signed_in(User.objects.create_user("eve")).get(f"{REST}a/").status_code == 404
-    assert not told
+    assert not reported
 
 
-def test_only_others_conversations_of_a_list_are_told(ann, root, told):
+def test_only_others_conversations_of_a_list_are_reported(ann, root, reported):
     MessageWindowChatMemory(max_messages=9, id="own", store=DjangoChatMemoryStore(owner=root)).add(UserMessage("Mine"))
 
     signed_in(root).get(f"{REST}?owner=*")
     signed_in(root).get(the_list())
 
-    assert [sorted(each.memory_id for each in one["conversations"]) for one in told] == [["a", "b"]] * 2
+    assert [sorted(each.memory_id for each in one["conversations"]) for one in reported] == [["a", "b"]] * 2
 
 
 class Colleagues(AccessPolicy):
@@ -184,11 +184,11 @@ class Colleagues(AccessPolicy):
         return Conversation.objects.all()
 
 
-def test_what_counts_as_one_s_own_for_the_policy_is_not_told(ann, told, settings):
+def test_what_counts_as_one_s_own_for_the_policy_is_not_reported(ann, reported, settings):
     settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.Colleagues"
 
     assert signed_in(User.objects.create_user("bob")).get(f"{REST}a/").status_code == 200
-    assert not told
+    assert not reported
 
 
 def test_a_receiver_that_fails_keeps_nobody_from_reading(ann, root):

@@ -236,7 +236,7 @@ def test_of_a_response_of_the_rest_api(
     assert SECRET not in reports()
 
 
-@pytest.mark.parametrize("where", ["find_messages", "aware"])
+@pytest.mark.parametrize("where", ["find_answers", "aware"])
 def test_of_a_tool_of_mcp(where: str, ann: User, monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]):
     mcp = pytest.importorskip(
         "chatmemory_django.contrib.mcp", reason="This test requires the MCP server: pip install mcp"

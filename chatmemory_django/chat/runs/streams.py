@@ -73,7 +73,7 @@ class Piece(NamedTuple):
     The new events of an answer; without events, it keeps the piece before it.
 
     The position is the fence of its process's run times ``MAX_PIECES``, and the number of pieces that this process has
-    written before. A process that takes the run over writes the whole stream anew behind what the one before it can
+    written before. A process that takes the run over writes the whole stream again behind what the one before it can
     still write: that is read by nobody then.
     """
 
@@ -294,7 +294,7 @@ def forget_lost(kept: Streams, using: str, memory_ids: Collection[str]) -> None:
 
 
 def left(using: str) -> Iterator[Remnant]:
-    """See ``models.copies.Tell``. The conversations of all databases have their streams in the same place."""
+    """See ``models.copies.FindRemnants``. The conversations of all databases have their streams in the same place."""
     count: int | None
     try:
         gone = list(streams().memory_ids())

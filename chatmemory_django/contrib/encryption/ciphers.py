@@ -227,7 +227,7 @@ class _Coder:
 
     @cached_property
     def _owner(self) -> _Owner | None:
-        """Whose the conversation is: asked for where nobody has said it."""
+        """Whose the conversation is: asked for where nobody has named it."""
         conversation = self._address.conversation
         if self._given is not None or conversation is None:
             return self._given

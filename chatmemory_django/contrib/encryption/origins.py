@@ -36,7 +36,7 @@ def read(using: str, conversation: Any, coder: Coder) -> Mapping[str, int]:
 
 
 def copied(codec: RowCodec, source: Conversation, forked: Conversation, last: int) -> None:
-    """See ``RowCodec.copied``: what has another owner's key is encrypted anew."""
+    """See ``RowCodec.copied``: what has another owner's key is encrypted again."""
     from chatmemory_django.contrib.encryption.models import Origin  # models are not loaded yet
 
     using: Any = forked._state.db

@@ -1,4 +1,4 @@
-"""What encrypts the rows of a conversation anew: for the key that encrypts now, and where the conversation is now."""
+"""What encrypts the rows of a conversation again: for the key that encrypts now, and where the conversation is now."""
 
 from __future__ import annotations
 

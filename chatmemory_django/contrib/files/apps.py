@@ -15,9 +15,9 @@ class FilesConfig(AppConfig):
         """Let the memory ask this app for files; register what deletes them with their messages, and the checks."""
         from chatmemory_django.contrib.files import checks, codec, findings, releasing  # models are not loaded before
         from chatmemory_django.models import message_codec
-        from chatmemory_django.models.copies import keeps_copies, tells
+        from chatmemory_django.models.copies import finds_remnants, keeps_copies
 
         message_codec.installed = codec
         keeps_copies(releasing.forget, of_rows=True)
-        tells(findings.left)
+        finds_remnants(findings.left)
         register(checks.check_storage)

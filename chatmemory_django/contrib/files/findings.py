@@ -100,7 +100,7 @@ def check_files(
 
 
 def left(using: str) -> Iterator[Remnant]:
-    """See ``models.copies.Tell``."""
+    """See ``models.copies.FindRemnants``."""
     if files().MEDIA_STORAGE is None:
         return
     databases, now = databases_with(MediaFile), timezone.now()

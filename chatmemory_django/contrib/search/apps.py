@@ -15,11 +15,11 @@ class SearchConfig(AppConfig):
         """Let searches use the index; register the checks, and the handler that repairs the index after migrations."""
         from chatmemory_django.contrib.search import checks, indexes, migrating  # models are not loaded before
         from chatmemory_django.models import finding
-        from chatmemory_django.models.copies import prunes, tells
+        from chatmemory_django.models.copies import finds_remnants, prunes
 
         finding.index = indexes
         prunes(indexes.PRUNING)
-        tells(indexes.left)
+        finds_remnants(indexes.left)
         main = apps.get_app_config("chatmemory")  # the signal is only sent for apps with models
         post_migrate.connect(migrating.mend, sender=main, dispatch_uid="chatmemory_search")
         register(checks.check_texts)

@@ -47,7 +47,7 @@ def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
 
 
 def left(using: str) -> Iterator[Remnant]:
-    """See ``models.copies.Tell``: what ``forget_deleted`` would remove; not of PostgreSQL, which does not show it."""
+    """See ``models.copies.FindRemnants``: what ``forget_deleted`` would remove. PostgreSQL does not show it."""
     connection = connections[using]
     if connection.vendor == "sqlite":
         found: int | None = sqlite.unmerged(connection)

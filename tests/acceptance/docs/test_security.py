@@ -26,8 +26,8 @@ def test_the_page_names_the_exceptions_that_the_model_reads():
     assert set(re.findall(r"`([A-Z]\w+)`", row)) == {each.__name__ for each in READABLE}
 
 
-def test_the_page_says_what_encryption_cannot_detect():
-    _, _, said = (DOCS / "threats.md").read_text().partition("## What cannot be detected")
+def test_the_page_lists_what_encryption_cannot_detect():
+    _, _, undetected = (DOCS / "threats.md").read_text().partition("## What cannot be detected")
 
     for attack in (
         "a whole row, or an owner's key, of an earlier moment",
@@ -37,7 +37,7 @@ def test_the_page_says_what_encryption_cannot_detect():
         "without `OWNER_KEYS`, change the owner",
         'without `"PLAIN": "refuse"`, put in plain texts',
     ):
-        assert attack in said
+        assert attack in undetected
 
 
 @pytest.mark.parametrize("reference", sorted(set(REFERENCES) - set(TESTS)))

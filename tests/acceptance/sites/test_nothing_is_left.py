@@ -339,7 +339,7 @@ def test_nothing_is_left_of_an_erased_user(site, way):
 
 
 def what_the_site_finds(user_key: str) -> list[str]:
-    """Return what ``verify_chatmemory`` prints, but for the calls of models, which name an owner for longer."""
+    """Return what ``verify_chatmemory`` prints, without the calls of models, which name an owner for longer."""
     out = StringIO()
     with suppress(CommandError):
         call_command("verify_chatmemory", user_key=user_key, stdout=out)

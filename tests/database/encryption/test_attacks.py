@@ -55,7 +55,7 @@ def eve() -> Any:
 
 @pytest.fixture
 def conversations(has_owner_keys, ann, eve) -> dict[str, int]:
-    """What ann and eve have said, with titles: the keys of their conversations by memory id."""
+    """What ann and eve wrote, with titles: the keys of their conversations by memory id."""
     for owner, name, question in ((ann, "a", ANNS), (eve, "e", EVES)):
         get_chat_memory(name, owner=owner).add(UserMessage(question), AiMessage(ANSWER))
         Conversation.objects.filter(memory_id=name).update(title=question)
@@ -240,7 +240,7 @@ class TestTitles:
         with pytest.raises(EncryptionError):
             list(Conversation.objects.all())
 
-    def test_a_list_says_so_of_that_row_and_the_check_names_it_and_goes_on(self, conversations, eve, client):
+    def test_a_list_shows_it_of_that_row_and_the_check_names_it_and_goes_on(self, conversations, eve, client):
         sql("UPDATE chatmemory_conversation SET title = %s WHERE memory_id = 'a'", f"enc2:lost:x:{'A' * 60}")
         flip = "UPDATE chatmemory_message SET text = %s WHERE conversation_id = %s AND sequence = 2"
         sql(flip, stored(conversations["e"], 1), conversations["e"])

@@ -77,7 +77,7 @@ MOMENTS = ["before its successor has written", "while its successor writes", "af
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @asynchronous
-async def test_whoever_listens_and_since_when_hears_one_stream(chat, kept, ann, moment):
+async def test_all_who_listen_and_since_when_hear_one_stream(chat, kept, ann, moment):
     client = chat(ScriptedModel("one two", "three four", gate=asyncio.Event()))
     asked = asyncio.create_task(client.say("Go.", "q"))
     while not client.model.requests:

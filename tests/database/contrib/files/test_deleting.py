@@ -110,7 +110,7 @@ def test_a_file_that_another_conversation_has_is_not_to_be_deleted(ann):
     assert operations.erase(Conversation.objects.filter(memory_id="b")).files_to_delete() == 1
 
 
-def test_inside_of_a_transaction_all_files_are_still_there_and_a_rollback_forgets_none(ann, storage):
+def test_inside_of_a_transaction_all_files_are_still_there_and_a_rollback_loses_none(ann, storage):
     up()
     talk(ann)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -229,7 +229,7 @@ def test_the_command_exits_with_3_while_files_of_the_user_are_left(ann, capsys):
     assert '"files_to_delete": 0' in capsys.readouterr().out
 
 
-def test_the_nightly_command_says_what_is_left_and_deletes_it(ann, capsys):
+def test_the_nightly_command_prints_what_is_left_and_deletes_it(ann, capsys):
     talk(ann)
     operations.erase(Conversation.objects.all())
     for left in (True, False):
@@ -274,7 +274,7 @@ def test_rest_answers_202_while_files_are_left(ann):
     assert client.delete("/api/conversations/a/").status_code == 204
 
 
-def test_the_admin_says_so(ann):
+def test_the_admin_shows_it(ann):
     client = Client()
     client.force_login(ann)
     talk(ann)
