@@ -18,6 +18,7 @@ from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, AdminOperation, protection
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.operations.one_by_one import in_lock
@@ -97,7 +98,8 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     pages = [Conversation.objects.using(conversations.db).filter(pk__in=part) for part in in_parts(keys, PAGE)]
     exported: list[Conversation] = []
     for page in pages:
-        there = list(page.order_by("pk").defer("metadata"))
+        with unreadable_as(str(UNREADABLE)):
+            there = list(page.order_by("pk").defer("metadata"))
         exported += there
         entries = [
             admin_log.entry(each, request.user.pk, EXPORT.logged(each, each.total_messages), EXPORT.log_flag)
@@ -107,7 +109,9 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     note_read(request.user, exported, "exported")
     # A document has one beginning and one end; lines can be joined, and queries with fewer keys are simpler.
     parts = pages if form == "jsonl" else [Conversation.objects.using(conversations.db).filter(pk__in=keys)]
-    chunks = (chunk for part in parts for chunk in operations.export(part, form=form))
+    # Lines cannot say that they lack a conversation.
+    refused = None if form == "jsonl" else lambda *left_out: None
+    chunks = (chunk for part in parts for chunk in operations.export(part, form=form, refused=refused))
     suffix, content_type = EXPORTED[form]
     name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.{suffix}"
     return StreamingHttpResponse(

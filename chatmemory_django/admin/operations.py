@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from chatmemory_django import conf, operations
+from chatmemory_django.db.row_codec import UNREADABLE, UnreadableError
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.operations import Each, Refused, admin_log
@@ -192,6 +193,8 @@ class Recount(AdminOperation):
         }
 
     def refusal(self, error: Exception) -> str:
+        if isinstance(error, UnreadableError):
+            return str(UNREADABLE).format(error.key_id)
         return _("Its settings have no token estimator whose counts can be stored.")
 
 

@@ -7,6 +7,7 @@ a value alone, with what it knows. Without such an app, nothing is called.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from types import EllipsisType
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 RowKey = tuple[Hashable, ...]
 """What a row is: sequence and type of a message, the key of another row, nothing for the conversation itself."""
 
+KEY_ID = re.compile(r"[A-Za-z0-9@._-]{1,40}", re.ASCII)
+"""What identifies a key."""
+
+_ENCODED = re.compile(rf"enc[12]:{KEY_ID.pattern}:(?:.*:)?[A-Za-z0-9+/]{{38,}}={{0,2}}", re.ASCII | re.DOTALL)
+
 
 class EncryptedError(FieldError):
     """A query asks for what the database cannot know, because it is encrypted."""
@@ -32,6 +38,9 @@ class EncryptedError(FieldError):
 
 class UnreadableError(Exception):
     """What is stored cannot be read, or not be stored. The message never has a text or a key."""
+
+    key_id = ""
+    """The id of the key, if that is known."""
 
 
 class UnknownKeyError(UnreadableError):
@@ -117,6 +126,11 @@ installed: RowCodec | None = None
 def at(address: Address) -> Coder | None:
     """Return ``RowCodec.at``; None if none is installed."""
     return None if installed is None else installed.at(address)
+
+
+def looks_encoded(text: str) -> bool:
+    """Return whether *text*, from any key, has the shape of what is encoded: of no text that a person writes."""
+    return text.startswith("enc") and _ENCODED.fullmatch(text) is not None
 
 
 class Stored(str):

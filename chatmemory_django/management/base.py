@@ -33,6 +33,9 @@ class ConversationsCommand(BaseCommand):
     """A command about conversations. It can be stopped at any time, and reports what it leaves then: *stopped*."""
 
     stopped = "Stopped. No conversation was left half-done."
+    unreadable = 0
+    """How many conversations could not be decrypted."""
+    first_unreadable = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the option that selects the database."""
@@ -55,12 +58,25 @@ class ConversationsCommand(BaseCommand):
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
+        self.unreadable = 0
         try:
-            return super().execute(*args, **parsed(self, options))
+            result = super().execute(*args, **parsed(self, options))
         except KeyboardInterrupt:
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
         except (OSError, UnreadableError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
             raise CommandError(str(exc)) from exc
+        if self.unreadable:
+            raise CommandError(
+                f"{self.unreadable:,} of the conversations cannot be decrypted, first {self.first_unreadable}"
+            )
+        return result
+
+    def refuse(self, conversation: Conversation, error: Exception) -> None:
+        """Print why *conversation* is left out; the command goes on, and exits with an error."""
+        line = f"{conversation.memory_id!r}: {error}"
+        self.stderr.write(line)
+        self.first_unreadable = self.first_unreadable if self.unreadable else line
+        self.unreadable += 1
 
     def conversations(
         self, database: str | None, user: str | None = None, memory_ids: list[str] | None = None, **others: object

@@ -13,6 +13,7 @@ from chatmemory_django.db.batches import in_batches
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
+from chatmemory_django.operations.one_by_one import Refused
 from chatmemory_django.operations.readable import HTML, TEXT, Form, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
@@ -28,18 +29,20 @@ def export(
     *,
     types: Collection[MessageType] | None = None,
     form: Literal["jsonl", "text", "html"] = "jsonl",
+    refused: Refused | None = None,
 ) -> Iterator[str]:
     """
     Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending.
 
     The *form* is the lines of ``export_lines``, which can be imported again, or a document for people: plain text, or a
-    page of HTML, in the active language and time zone.
+    page of HTML, in the active language and time zone. *refused* receives the conversations that cannot be decrypted,
+    and the others go on; without it, the first one raises ``UnreadableError``.
     """
     if form == "jsonl":
-        return _in_chunks(export_lines(conversations, types=types))
+        return _in_chunks(export_lines(conversations, types=types, refused=refused))
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
-    return _in_chunks(export_pieces(conversations, FORMS[form], types=types))
+    return _in_chunks(export_pieces(conversations, FORMS[form], types=types, refused=refused))
 
 
 def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ No cursor stays open on the server between two statements, so all of this works 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ from django.db.models.expressions import Combinable
 
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches
+from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.db.transactions import MAX_ATTEMPTS, as_now, has_locked, is_duplicate, note_lock, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -111,6 +113,18 @@ def in_its_lock(
             raise
         refused(conversation, exc)
         return None
+
+
+@contextmanager
+def going_on(conversations: QuerySet[Conversation], key: int, refused: Refused | None) -> Iterator[None]:
+    """Give *refused* the conversation *key*, without its title, if this block cannot decrypt it; None raises that."""
+    try:
+        yield
+    except UnreadableError as exc:
+        if refused is None:
+            raise
+        for conversation in conversations.filter(pk=key).defer("title"):
+            refused(conversation, exc)
 
 
 def at_one_moment(conversations: QuerySet[Conversation], key: int, read: Callable[[Conversation], _T]) -> _T | None:

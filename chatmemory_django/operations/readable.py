@@ -23,6 +23,7 @@ from django.utils.translation import gettext as _
 from chatmemory_django.core.media import Source, file_of, holds_file
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.moments import aware
+from chatmemory_django.db.row_codec import UNREADABLE
 from chatmemory_django.messages import (
     AiMessage,
     AudioContent,
@@ -41,7 +42,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES
-from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
 
 MAX_ADDRESS = 2_000
 """Maximum number of characters of a file's address that is written."""
@@ -143,25 +144,44 @@ HTML = Form(_beginning_of_page, _html_of_conversation, _html_of_entry, "</body>\
 
 
 def export_pieces(
-    conversations: QuerySet[Conversation], form: Form, *, types: Collection[MessageType] | None = None
+    conversations: QuerySet[Conversation],
+    form: Form,
+    *,
+    types: Collection[MessageType] | None = None,
+    refused: Refused | None = None,
 ) -> Iterator[str]:
     """
     Yield *conversations* in *form*, with all of their messages or those of *types*, piece by piece.
 
     The language and the time zone are those that are active when this is called. Each conversation is a snapshot of the
-    moment when its turn comes, as in ``export_lines``.
+    moment when its turn comes, as in ``export_lines``. Of those that are refused, the document says why.
     """
     spoken = translation.get_language() or "en", timezone.get_current_timezone()
-    return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken)
+    return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken, refused)
 
 
-def _pieces(conversations: QuerySet[Conversation], spooled: Any, form: Form, spoken: Spoken) -> Iterator[str]:
+def _pieces(
+    conversations: QuerySet[Conversation], spooled: Any, form: Form, spoken: Spoken, refused: Refused | None
+) -> Iterator[str]:
+    left_out: list[str] = []
+
+    def refuse(conversation: Conversation, error: Any) -> None:
+        with translation.override(spoken[0]):
+            facts = [(_("Messages"), str(UNREADABLE).format(error.key_id))]
+            left_out.append(form.conversation(visible(conversation.memory_id), facts))
+        if refused is not None:
+            refused(conversation, error)
+
     with translation.override(spoken[0]):
         before = form.before()
     yield before
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
-            head = at_one_moment(conversations, key, partial(spooled, spool))
+            head = None
+            with going_on(conversations, key, None if refused is None else refuse):
+                head = at_one_moment(conversations, key, partial(spooled, spool))
+            yield from left_out
+            left_out.clear()
             if head is not None:
                 yield head
                 spool.seek(0)

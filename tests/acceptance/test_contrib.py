@@ -15,7 +15,7 @@ CONTRIB = Path(chatmemory_django.__file__).parent / "contrib"
 FOLDERS = sorted(path.parent.name for path in CONTRIB.glob("*/__init__.py"))
 
 COMMANDS = {
-    "encryption": ["chatmemory_key", "encrypt_chatmemory"],
+    "encryption": ["chatmemory_key", "decrypt_chatmemory", "encrypt_chatmemory"],
     "files": ["move_media_chatmemory"],
     "importing": ["import_chatmemory"],
 }

@@ -15,10 +15,10 @@ from chatmemory_django.contrib.encryption.values import (
     MissingKeyError,
     decrypt,
     encrypt,
-    is_encrypted,
     key_id_of,
     to_key,
 )
+from chatmemory_django.db.row_codec import looks_encoded
 
 DATA = bytes(range(32))
 KEY = to_key("a1", DATA)
@@ -48,7 +48,7 @@ class TestFormat:
         value = encrypt(text, KEY, "c")
 
         assert decrypt(value, KEY, "c") == text
-        assert is_encrypted(value)
+        assert looks_encoded(value)
         assert key_id_of(value) == "a1"
 
     def test_the_length_of_a_text_is_known_and_nothing_else(self):
@@ -80,7 +80,7 @@ class TestFormat:
         ],
     )
     def test_a_text_that_only_begins_like_a_value_is_none(self, text):
-        assert not is_encrypted(text)
+        assert not looks_encoded(text)
 
 
 class TestChanged:

@@ -98,8 +98,9 @@ def test_E057_what_plain_texts_are_is_unknown(settings):
 
 
 def test_W080_plain_texts_are_read(settings):
-    settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [KEY]}}
-    assert [message.id for message in checks.check_plain()] == ["chatmemory.W080"]
+    for plain in ({}, {"PLAIN": "write"}):
+        settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [KEY], **plain}}
+        assert [message.id for message in checks.check_plain()] == ["chatmemory.W080"]
 
     settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [KEY], "PLAIN": "refuse"}}
     assert checks.check_plain() == []

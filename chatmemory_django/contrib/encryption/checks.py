@@ -54,12 +54,12 @@ def check_written_keys(**kwargs: Any) -> Iterator[CheckMessage]:
 def check_plain(**kwargs: Any) -> list[CheckMessage]:
     """Check that plain texts are refused; run with ``check --deploy``."""
     given = Encryption.readable()
-    if given is None or given.PLAIN != "read":
+    if given is None or given.PLAIN == "refuse":
         return []
     return [
         Warning(
-            "CHATMEMORY['ENCRYPTION']['PLAIN'] is 'read': who can write to the database can put plain texts into it, "
-            "which are read and sent to models.",
+            f"CHATMEMORY['ENCRYPTION']['PLAIN'] is {given.PLAIN!r}: who can write to the database can put plain texts "
+            "into it, which are read and sent to models.",
             hint="Set it to 'refuse' once encrypt_chatmemory has finished and check_chatmemory prints no such values.",
             id="chatmemory.W080",
         )

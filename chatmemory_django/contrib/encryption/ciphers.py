@@ -28,15 +28,16 @@ from chatmemory_django.contrib.encryption.values import (
     decrypt,
     decrypter,
     encrypt,
+    escaped,
     head_of,
-    is_encrypted,
     key_id_of,
     seal,
+    unescaped,
     unseal,
     unsealed_size,
 )
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey
+from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey, looks_encoded
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Cipher:
     def refuses_plain(self) -> bool:
         """Whether what is in plain text, or bound to no row, is an error."""
         return Encryption.current().PLAIN == "refuse"
+
+    @cached_property
+    def writes_plain(self) -> bool:
+        """Whether nothing is encrypted any more, and all that is encrypted is read."""
+        return Encryption.current().PLAIN == "write"
 
     @cached_property
     @private
@@ -151,6 +157,7 @@ class _Coder:
     """What encrypts and decrypts at one address; see ``row_codec.Coder``."""
 
     def __init__(self, cipher: Cipher, address: Address) -> None:
+        self.writes_plain = cipher.writes_plain
         self._cipher = cipher
         self._address = address
         self._using = address.using
@@ -159,6 +166,10 @@ class _Coder:
         self._decrypters: dict[str, Callable[[str, str], str | None]] = {}
 
     def encode(self, text: str, column: str, row: RowKey = ()) -> str:
+        return escaped(text) if self.writes_plain else self.encrypt(text, column, row)
+
+    def encrypt(self, text: str, column: str, row: RowKey = ()) -> str:
+        """Return *text* encrypted, whatever else is written in plain."""
         return encrypt(text, self.current(column, row), f"{self._start(column)}{self._rest(row)}"[:-1])
 
     def decode(self, stored: str, column: str, row: RowKey = ()) -> str:
@@ -173,6 +184,8 @@ class _Coder:
             return stored if note is None else note.format(exc.key_id)
 
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
+        if self.writes_plain:
+            return content, ""
         key = self.current(FILE)
         return seal(content, key, f"{FILE}:{owner}:{sha256}:{len(content)}"), f"{PREFIX}{key.id}"
 
@@ -248,10 +261,10 @@ class _Coder:
         key_id = key_id_of(stored)
         key = None if key_id is None else self._cipher.key(key_id, self._using)
         if key is None:
-            if key_id is not None and is_encrypted(stored):
+            if key_id is not None and looks_encoded(stored):
                 raise MissingKeyError(key_id, column)
             self._refuse(column)
-            return stored
+            return unescaped(stored)
         if key.owner is not None and self._owner is not None:
             _check_owner(key, self._owner.key, column)
         start, rest = self._start(column), self._rest(row)

@@ -15,7 +15,7 @@ class Encryption(Section):
 
     KEYS: Sequence[str] = []
     OWNER_KEYS: Switch = False
-    PLAIN: Annotated[str, one_of("read", "refuse"), "chatmemory.E057"] = "read"
+    PLAIN: Annotated[str, one_of("read", "refuse", "write"), "chatmemory.E057"] = "read"
     CLASS: Annotated[str, path_of("chatmemory_django.contrib.encryption.keys.Keys"), "chatmemory.E054"] = (
         "chatmemory_django.contrib.encryption.keys.Keys"
     )

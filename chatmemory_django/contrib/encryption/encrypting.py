@@ -1,6 +1,6 @@
 """
 Verbs on what is stored: encrypt what was there before encryption was on, or with another key than the one that encrypts
-now; and delete the keys of owners.
+now; decrypt it; and delete the keys of owners.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from django.db.models import QuerySet
 
 from chatmemory_django.contrib.encryption.ciphers import APP, Cipher, installed
 from chatmemory_django.contrib.encryption.renewing import encrypt_files, encrypt_some, outdated
-from chatmemory_django.contrib.encryption.values import EncryptionError
 from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.one_by_one import for_writing, in_lock, keys
+from chatmemory_django.operations.one_by_one import Refused, for_writing, going_on, in_lock, keys
 
 
 def encrypt(
@@ -25,28 +24,25 @@ def encrypt(
     *,
     dry_run: bool = False,
     each: Callable[[Conversation, int], object] | None = None,
+    refused: Refused | None = None,
 ) -> int:
     """
     Encrypt the texts of *conversations* with the key that encrypts now, and return how many rows were not; nothing is
-    written in a *dry_run*.
+    written in a *dry_run*. Where the setting ``PLAIN`` is "write", decrypt those that are encrypted.
 
     It goes beside writers, who wait for a hundred rows at most, and goes on where it was interrupted. *each* receives
-    each conversation, and how many of its rows were not encrypted with that key.
-
-    Raises:
-        EncryptionError: Conversations have values that cannot be decrypted. The others are encrypted by then.
-
+    each conversation, and how many of its rows were not stored so; *refused* those with a value that
+    cannot be decrypted, which is raised without it.
     """
     cipher = installed()
     if cipher is None:
         raise RuntimeError(f"{APP!r} is not in INSTALLED_APPS.")
     total = 0
-    failed: dict[int, EncryptionError] = {}
     conversations = for_writing(conversations)
     for key in keys(conversations):
         count = start = 0
         do = partial(_count if dry_run else encrypt_some, cipher)
-        try:
+        with going_on(conversations, key, refused):
             while (found := in_lock(conversations, key, partial(do, start=start))) is not None:
                 conversation, done, start = found
                 count += done
@@ -54,16 +50,9 @@ def encrypt(
                     break
             if not dry_run:
                 count += in_lock(conversations, key, partial(encrypt_files, cipher)) or 0
-        except EncryptionError as exc:
-            failed[key] = exc
-            continue
-        if found is not None and each is not None:
-            each(conversation, count)
+            if found is not None and each is not None:
+                each(conversation, count)
         total += count
-    if failed:
-        first, error = next(iter(failed.items()))
-        name = conversations.filter(pk=first).values_list("memory_id", flat=True).get()
-        raise EncryptionError(f"{len(failed):,} of the conversations cannot be decrypted, first {name!r}: {error}")
     return total
 
 

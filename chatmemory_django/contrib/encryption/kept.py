@@ -11,7 +11,8 @@ from django.db.models import Model, QuerySet
 from django.db.models.functions import Left
 
 from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, OwnerKeys
-from chatmemory_django.contrib.encryption.values import KEY_ID, PREFIX, UNPLACED, key_id_of
+from chatmemory_django.contrib.encryption.values import PREFIX, UNPLACED, key_id_of
+from chatmemory_django.db.row_codec import KEY_ID
 from chatmemory_django.models import (
     Conversation,
     ConversationQuerySet,
@@ -23,7 +24,7 @@ from chatmemory_django.models import (
 from chatmemory_django.models.fields import as_stored
 
 _HEAD = len(PREFIX) + 40 + 1
-"""How much of a value is read to see its key: an id has at most 40 characters, see ``values.KEY_ID``."""
+"""How much of a value is read to see its key: an id has at most 40 characters, see ``row_codec.KEY_ID``."""
 
 
 def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> Counter[str]:

@@ -16,7 +16,6 @@ from django.db import connections, transaction
 
 from chatmemory_django.contrib.encryption.values import (
     KEY_BYTES,
-    KEY_ID,
     PREFIX,
     EncryptionError,
     Key,
@@ -26,6 +25,7 @@ from chatmemory_django.contrib.encryption.values import (
     key_id_of,
     to_key,
 )
+from chatmemory_django.db.row_codec import KEY_ID
 from chatmemory_django.private import private
 
 if TYPE_CHECKING:

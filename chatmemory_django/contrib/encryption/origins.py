@@ -40,12 +40,13 @@ def copied(codec: RowCodec, source: Conversation, forked: Conversation, last: in
     from chatmemory_django.contrib.encryption.models import Origin  # models are not loaded yet
 
     using: Any = forked._state.db
-    theirs, own = codec.at(address_of(source)), codec.at(address_of(forked))
+    theirs = codec.at(address_of(source))
+    own: Any = codec.at(address_of(forked))
     if codec.has_owner_keys and forked.owner_id != source.owner_id:
         _encrypt_again(theirs, own, forked)
     elif last:
         origin = {key: min(end, last) for key, end in read(using, source.pk, theirs).items()}
-        text = own.encode(json.dumps({**origin, str(source.pk): last}), _LABEL, (forked.pk,))
+        text = own.encrypt(json.dumps({**origin, str(source.pk): last}), _LABEL, (forked.pk,))
         Origin.objects.using(using).create(conversation=forked, text=Stored(text))
 
 

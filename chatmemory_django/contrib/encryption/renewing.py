@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce, Length
 
 from chatmemory_django.contrib.encryption.kept import kept
 from chatmemory_django.contrib.encryption.models import Origin
-from chatmemory_django.contrib.encryption.values import FILE, PREFIX, TITLE
+from chatmemory_django.contrib.encryption.values import FILE, LIKE_A_VALUE, PREFIX, TITLE
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.row_codec import Coder, RowCodec, Stored, address_of, row_of
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
@@ -29,6 +29,8 @@ def encrypt_some(
 ) -> tuple[Conversation, int, int]:
     """
     Encrypt some rows of *conversation*, of its messages those from sequence *start* on; *theirs* decrypts them.
+
+    Where plain texts are written, it decrypts those that are encrypted.
 
     Returns the conversation, how many rows, and where to go on: each row is looked at once.
     """
@@ -60,13 +62,18 @@ def encrypt_some(
 def outdated(
     cipher: RowCodec, conversation: Conversation, start: int
 ) -> Iterator[tuple[QuerySet[Any], QuerySet[Any], list[str]]]:
-    """Yield the rows of every table, those that are not encrypted with the key that encrypts now, and the columns."""
+    """Yield the rows of every table, those that are not stored as they are written now, and the columns."""
     using: Any = conversation._state.db
     coder: Any = cipher.at(address_of(conversation))
     for rows, columns in kept([conversation.pk], using):
+        if coder.writes_plain and rows.model is Origin:
+            continue  # it is never plain, and goes once no row needs it
         stored = {f"stored_{column}": as_stored(column) for column in columns}
         old = Q()
         for name, column in zip(stored, columns, strict=True):
+            if coder.writes_plain:
+                old |= Q(**{f"{name}__regex": LIKE_A_VALUE})
+                continue
             current = coder.head(f"{rows.model._meta.label_lower}.{column}")
             old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
         later = rows.filter(sequence__gte=start) if rows.model is Message else rows
@@ -74,11 +81,12 @@ def outdated(
 
 
 def encrypt_files(cipher: RowCodec, conversation: Conversation) -> int:
-    """Encrypt the files of *conversation* that are for another owner, or have another key; return how many."""
+    """Store the files of *conversation* as they are written now, if they are not; return how many were not."""
     if message_codec.installed is None:
         return 0
     coder: Any = cipher.at(address_of(conversation))
-    return message_codec.installed.encode_again(conversation, coder, f"{PREFIX}{coder.current(FILE).id}")
+    current = "" if coder.writes_plain else f"{PREFIX}{coder.current(FILE).id}"
+    return message_codec.installed.encode_again(conversation, coder, current)
 
 
 @contextmanager
@@ -100,5 +108,5 @@ def moving(cipher: RowCodec, conversation: Conversation, using: str) -> Iterator
             return
         title = Conversation.objects.using(using).filter(pk=conversation.pk)
         for stored in title.values_list(as_stored("title"), flat=True):
-            if stored and not stored.startswith(own.head(TITLE)):
+            if stored and (own.writes_plain or not stored.startswith(own.head(TITLE))):
                 title.update(title=Stored(own.encode(theirs.decode(stored, TITLE), TITLE)))

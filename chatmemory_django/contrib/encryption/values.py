@@ -24,6 +24,9 @@ PREFIX = "enc2:"
 UNPLACED = "enc1:"
 """What values of earlier versions begin with."""
 
+ESCAPE = "enc0:"
+"""What stands before a text that is stored in plain and begins like a value."""
+
 FILE = "file"
 """What the places of files begin with."""
 
@@ -38,10 +41,10 @@ NONCE_BYTES = 12
 TAG_BYTES = 16
 """The length of the tag of GCM."""
 
-KEY_ID = re.compile(r"[A-Za-z0-9@._-]{1,40}", re.ASCII)
-"""What identifies a key."""
+LIKE_A_VALUE = "^enc[12]:"
+"""The regular expression of what begins like a value, in databases, too."""
 
-_SHAPE = re.compile(rf"enc[12]:{KEY_ID.pattern}:(?:.*:)?[A-Za-z0-9+/]{{38,}}={{0,2}}", re.ASCII | re.DOTALL)
+_ESCAPED = re.compile(r"enc[012]:")
 
 
 class EncryptionError(UnreadableError):
@@ -91,9 +94,15 @@ def key_id_of(value: str) -> str | None:
     return key_id if colon else None
 
 
-def is_encrypted(value: str) -> bool:
-    """Return whether *value*, from any key, has the shape of an encrypted value."""
-    return value.startswith((PREFIX, UNPLACED)) and _SHAPE.fullmatch(value) is not None
+def escaped(text: str) -> str:
+    """Return *text* as it is stored in plain: it never looks like a value."""
+    return f"{ESCAPE}{text}" if _ESCAPED.match(text) else text
+
+
+def unescaped(stored: str) -> str:
+    """Return the text that is *stored* in plain."""
+    text = stored.removeprefix(ESCAPE)
+    return text if _ESCAPED.match(text) else stored
 
 
 def head_of(key: Key, place: str) -> str:

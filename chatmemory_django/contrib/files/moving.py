@@ -36,7 +36,9 @@ from chatmemory_django.models.message_codec import Extracted, StorageError, may_
 from chatmemory_django.models.messages import MESSAGE_SIZE, TEXTS, decoded_texts, encoded_texts
 from chatmemory_django.operations.one_by_one import (
     PAGE_CHARACTERS,
+    Refused,
     for_writing,
+    going_on,
     in_lock,
     keys,
     messages_of,
@@ -140,12 +142,14 @@ def move_files(
     to_rows: bool = False,
     dry_run: bool = False,
     each: Callable[[Conversation, MovedFiles], object] | None = None,
+    refused: Refused | None = None,
 ) -> MovedFiles:
     """
     Move the files of *conversations* from the rows of their messages to the storage, or back *to_rows*.
 
     It goes beside writers, who wait for a hundred messages at most, and goes on where it was interrupted. *each*
-    receives each conversation, and what was moved of it; nothing is moved in a *dry_run*.
+    receives each conversation, and what was moved of it; nothing is moved in a *dry_run*. *refused* receives those with
+    a value that cannot be decrypted; without it, that is raised.
 
     Raises:
         StorageError: The storage fails, or a file is lost. What was moved before stays moved.
@@ -156,16 +160,17 @@ def move_files(
     conversations = for_writing(conversations)
     total = MovedFiles(0, 0)
     for key in keys(conversations):
-        conversation = conversations.filter(pk=key).first()
-        if conversation is None:
-            continue
         count = size = 0
-        for around in _ranges(conversation, to_rows=to_rows):
-            do = partial(_move, around, to_rows=to_rows, dry_run=dry_run)
-            found = in_lock(conversations, key, do) or MovedFiles(0, 0)
-            count, size = count + found.messages, size + found.size
-        if each is not None:
-            each(conversation, MovedFiles(count, size))
+        with going_on(conversations, key, refused):
+            conversation = conversations.filter(pk=key).first()
+            if conversation is None:
+                continue
+            for around in _ranges(conversation, to_rows=to_rows):
+                do = partial(_move, around, to_rows=to_rows, dry_run=dry_run)
+                found = in_lock(conversations, key, do) or MovedFiles(0, 0)
+                count, size = count + found.messages, size + found.size
+            if each is not None:
+                each(conversation, MovedFiles(count, size))
         total = MovedFiles(total.messages + count, total.size + size)
     return total
 

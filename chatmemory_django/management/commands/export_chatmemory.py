@@ -32,7 +32,7 @@ class Command(ConversationsCommand):
             "--output",
             type=Path,
             metavar="FILE",
-            help="The file to write. Defaults to the standard output. It is only created if the export succeeds.",
+            help="The file to write. Defaults to the standard output. It is created at the end.",
         )
 
         parser.add_argument(
@@ -60,7 +60,7 @@ class Command(ConversationsCommand):
                 opened = open(part, "x", encoding="utf-8", newline="\n", opener=opener)  # noqa: SIM115
                 file = stack.enter_context(opened)
                 write = file.write
-            for chunk in export(conversations, form=form):
+            for chunk in export(conversations, form=form, refused=self.refuse):
                 write(chunk)
                 progress.advance(chunk.count("\n") if form == "jsonl" else 0)
             if output is not None:

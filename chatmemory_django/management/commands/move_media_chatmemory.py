@@ -42,6 +42,12 @@ class Command(ConversationsCommand):
             raise CommandError("'chatmemory_django.contrib.files' is not in INSTALLED_APPS.")
         conversations = self.conversations(database, user, memory_ids)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
-            moved = move_files(conversations, to_rows=to_rows, dry_run=dry_run, each=lambda *done: progress.advance())
+            moved = move_files(
+                conversations,
+                to_rows=to_rows,
+                dry_run=dry_run,
+                each=lambda *done: progress.advance(),
+                refused=self.refuse,
+            )
         amount = f"files with {moved.size:,} bytes of {moved.messages:,} messages"
         self.stdout.write(f"{amount} to move." if dry_run else f"Moved {amount}.")

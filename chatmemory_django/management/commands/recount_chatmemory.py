@@ -9,6 +9,7 @@ from django.core.management.base import CommandParser
 from chatmemory_django.management.base import ConversationsCommand
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import recount
+from chatmemory_django.operations.recounting import NoCounterError
 from chatmemory_django.provider import known_window
 
 
@@ -32,7 +33,10 @@ class Command(ConversationsCommand):
 
         def refuse(conversation: Conversation, error: Exception) -> None:
             nonlocal others
-            others += 1
+            if isinstance(error, NoCounterError):
+                others += 1
+            else:
+                self.refuse(conversation, error)
             progress.advance()
 
         with self.progress("conversations", conversations.count(), verbosity) as progress:

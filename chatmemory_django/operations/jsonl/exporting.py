@@ -22,7 +22,7 @@ from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.message_codec import complete_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
-from chatmemory_django.operations.one_by_one import at_one_moment, keys, messages_of, pages
+from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
 _LINE = tuple(each for each in MessageLine.__struct_fields__ if each != "message")
@@ -33,7 +33,10 @@ _Row = namedtuple("_Row", ("type", "text", "payload", *_LINE))  # type: ignore[m
 
 
 def export_lines(
-    conversations: QuerySet[Conversation], *, types: Collection[MessageType] | None = None
+    conversations: QuerySet[Conversation],
+    *,
+    types: Collection[MessageType] | None = None,
+    refused: Refused | None = None,
 ) -> Iterator[str]:
     """
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
@@ -44,11 +47,14 @@ def export_lines(
 
     Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
     transaction is open and no lock is held between two lines, however slowly they are read. ``ValueError`` is raised if
-    a stored value is not valid in this format: a row that does not hold a message, for example.
+    a stored value is not valid in this format: a row that does not hold a message, for example. Refused with
+    ``UnreadableError`` are conversations that cannot be decrypted; they are left out.
     """
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
-            head = at_one_moment(conversations, key, partial(_spool, spool, types))
+            head = None
+            with going_on(conversations, key, refused):
+                head = at_one_moment(conversations, key, partial(_spool, spool, types))
             if head is not None:
                 yield head.decode()
                 spool.seek(0)

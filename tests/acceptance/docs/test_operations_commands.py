@@ -224,6 +224,7 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "check_chatmemory --repair": repair,
     "chatmemory_key": key,
     "encrypt_chatmemory": encrypt,
+    "decrypt_chatmemory": encrypt,
     "move_media_chatmemory": move,
     "run_chatmemory": work,
     "run_chatmemory --contexts mysite.tenants.schemas": work,

@@ -21,6 +21,8 @@ from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import export_lines, fork
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.admin.admin_site import TOKEN_WINDOW
+from tests.pictures import picture, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -256,6 +258,63 @@ class TestTitles:
         assert "cannot be decrypted (key " in rows[0]["preview"]
         first, second, *_ = out.getvalue().splitlines()
         assert (first.split()[:2], second.split()[:2]) == (["'a'", "content:"], ["'e'", "content:"])
+
+
+class TestOneBadValue:
+    """A value that cannot be decrypted stops nothing but itself: commands name its conversation, and go on."""
+
+    @pytest.fixture(params=["a text", "a title"])
+    def lost(self, request, conversations, has_owner_keys) -> None:
+        bad = f"enc2:lost:x:{'A' * 60}"
+        if request.param == "a text":
+            paste(bad, conversations["a"], 1)
+            paste(bad, conversations["a"], 1, "payload")
+        else:
+            sql("UPDATE chatmemory_conversation SET title = %s WHERE memory_id = 'a'", bad)
+
+    @staticmethod
+    def run(command: str, *options: str) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.raises(CommandError, match=r"1 of the conversations cannot .* 'a': .*'lost'"):
+            call_command(command, *options, stdout=out, stderr=err, verbosity=0)
+        (line,) = err.getvalue().splitlines()
+        assert line.startswith("'a': A value of chatmemory.")
+        assert "'lost'" in line
+        return out.getvalue()
+
+    @pytest.mark.parametrize("form", ["jsonl", "text", "html"])
+    def test_exports_have_the_others(self, lost, form):
+        exported = self.run("export_chatmemory", "--format", form)
+
+        assert EVES in exported
+        assert ANNS not in exported
+        assert ("cannot be decrypted (key lost)" in exported) is (form != "jsonl")
+
+    def test_a_file_of_an_export_has_the_others(self, lost, tmp_path):
+        self.run("export_chatmemory", "--output", str(tmp_path / "all.jsonl"))
+
+        assert EVES in (tmp_path / "all.jsonl").read_text()
+
+    def test_tokens_of_the_others_are_counted(self, lost, settings):
+        settings.CHATMEMORY = settings.CHATMEMORY | TOKEN_WINDOW
+
+        assert self.run("recount_chatmemory") == "Recounted the tokens of 1 conversations.\n"
+
+    def test_files_of_the_others_are_moved(self, lost, settings, tmp_path):
+        get_chat_memory("e").add(picture())
+        use_storage(settings)
+
+        assert "of 1 messages" in self.run("move_media_chatmemory")
+
+    @pytest.mark.parametrize("form", ["text", "html"])
+    def test_a_document_of_the_admin_says_so(self, lost, form, conversations, admin_client):
+        chosen = {"action": "export_conversations", "_selected_action": list(conversations.values())}
+        confirmed = {"confirmed": "export", "form": form}
+
+        exported = admin_client.post("/admin/chatmemory/conversation/", chosen | confirmed).getvalue().decode()
+
+        assert EVES in exported
+        assert "cannot be decrypted (key lost)" in exported
 
 
 class TestQueries:
