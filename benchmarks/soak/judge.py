@@ -123,9 +123,12 @@ class Judge:
 
     def _plain(self, column: str, value: str | None) -> Any:
         """Return *value*, as a trigger has copied it from *column*, decrypted if it is encrypted."""
-        if row_codec.installed is None or value is None:
+        if row_codec.installed is None or not value:
             return value
-        return row_codec.installed.at(Address(self.using)).decode(value, f"chatmemory.message.{column}")
+        # It has its place in it: a fork's is that of its source.
+        conversation, sequence, kind = value.split(":")[3:6]
+        coder = row_codec.installed.at(Address(self.using, int(conversation)))
+        return coder.decode(value, f"chatmemory.message.{column}", (int(sequence), kind))
 
     def _load(self) -> None:
         self.by_verb: dict[str, list[Intent]] = defaultdict(list)

@@ -154,7 +154,7 @@ def export_pieces(
     Yield *conversations* in *form*, with all of their messages or those of *types*, piece by piece.
 
     The language and the time zone are those that are active when this is called. Each conversation is a snapshot of the
-    moment when its turn comes, as in ``export_lines``. Of those that are refused, the document says why.
+    moment when its turn comes, as in ``export_lines``. Of those that are refused, the document shows why.
     """
     spoken = translation.get_language() or "en", timezone.get_current_timezone()
     return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken, refused)

@@ -307,7 +307,7 @@ class TestOneBadValue:
         assert "of 1 messages" in self.run("move_media_chatmemory")
 
     @pytest.mark.parametrize("form", ["text", "html"])
-    def test_a_document_of_the_admin_says_so(self, lost, form, conversations, admin_client):
+    def test_a_document_of_the_admin_shows_it(self, lost, form, conversations, admin_client):
         chosen = {"action": "export_conversations", "_selected_action": list(conversations.values())}
         confirmed = {"confirmed": "export", "form": form}
 

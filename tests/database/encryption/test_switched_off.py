@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 TITLE = "Zwiebelkuchen am Donnerstag"
 LIKE_VALUES = [f"enc2:k1:x:{'A' * 60}", "enc1: not one", "enc0:enc2:", "ENC2:k1:", "enc0:"]
-SAID = [UserMessage(TITLE), AiMessage(TITLE[::-1]), *map(UserMessage, LIKE_VALUES)]
+WRITTEN = [UserMessage(TITLE), AiMessage(TITLE[::-1]), *map(UserMessage, LIKE_VALUES)]
 
 
 @pytest.fixture(params=[False, True], ids=["site", "owners"])
@@ -50,7 +50,7 @@ def ann() -> Any:
 
 
 def begin(memory_id: str, owner: Any) -> Conversation:
-    get_chat_memory(memory_id, owner=owner).add(*SAID)
+    get_chat_memory(memory_id, owner=owner).add(*WRITTEN)
     conversation = Conversation.objects.get(memory_id=memory_id)
     conversation.title = LIKE_VALUES[0]
     conversation.save()
@@ -83,7 +83,7 @@ def test_all_is_plain_afterwards_and_encrypted_again_on_the_way_back(plain, ann)
     begin("a", ann)
     assert encrypted() == stored()
     plain("write")
-    assert read("a") == (SAID, LIKE_VALUES[0])
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
 
     assert run("decrypt_chatmemory", "--dry-run") == "8 rows to decrypt.\n"
     assert encrypted() == stored()
@@ -91,15 +91,15 @@ def test_all_is_plain_afterwards_and_encrypted_again_on_the_way_back(plain, ann)
 
     assert encrypted() == []
     assert stored()[:2] == [TITLE, TITLE[::-1]]
-    assert read("a") == (SAID, LIKE_VALUES[0])
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
     assert run("decrypt_chatmemory") == "Decrypted 0 rows.\n"
 
     plain("read")
-    assert read("a") == (SAID, LIKE_VALUES[0])
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
     assert run("encrypt_chatmemory") == "Encrypted 8 rows.\n"
     plain("refuse")
     assert encrypted() == stored()
-    assert read("a") == (SAID, LIKE_VALUES[0])
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
 
 
 def test_processes_before_and_behind_a_step_read_each_other(plain, ann):
@@ -111,7 +111,7 @@ def test_processes_before_and_behind_a_step_read_each_other(plain, ann):
 
     for how in ("read", "write"):
         plain(how)
-        assert read("a") == read("b") == (SAID, LIKE_VALUES[0])
+        assert read("a") == read("b") == (WRITTEN, LIKE_VALUES[0])
 
 
 def test_a_command_that_others_would_undo_is_refused(plain):
@@ -128,12 +128,12 @@ def test_a_fork_is_decrypted_without_its_source_and_then_its_origin_goes(plain, 
     plain("write")
     fork(Conversation.objects.get(memory_id="b"), "c")
     Conversation.objects.get(memory_id="a").delete()
-    assert read("c")[0] == SAID
+    assert read("c")[0] == WRITTEN
 
     run("decrypt_chatmemory")
     run("decrypt_chatmemory")
 
-    assert read("b")[0] == read("c")[0] == SAID
+    assert read("b")[0] == read("c")[0] == WRITTEN
     assert encrypted() == []
     assert not Origin.objects.exists()
 
@@ -144,9 +144,9 @@ def test_a_conversation_that_is_renamed_or_given_away_is_plain(plain, ann):
     conversation.memory_id, conversation.owner = "b", get_user_model().objects.create_user("ben")
     conversation.save()
 
-    assert read("b") == (SAID, LIKE_VALUES[0])
+    assert read("b") == (WRITTEN, LIKE_VALUES[0])
     run("decrypt_chatmemory")
-    assert read("b") == (SAID, LIKE_VALUES[0])
+    assert read("b") == (WRITTEN, LIKE_VALUES[0])
     assert encrypted() == []
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_decrypted_stays_and_is_named(plain, ann):
         run("decrypt_chatmemory")
 
     assert lost in encrypted()
-    assert read("b") == (SAID, LIKE_VALUES[0])
+    assert read("b") == (WRITTEN, LIKE_VALUES[0])
     assert stored()[-1] == f"enc0:{LIKE_VALUES[0]}"
 
 
@@ -201,4 +201,4 @@ def test_a_command_that_is_stopped_goes_on_where_it_was_while_others_write(plain
 
     assert run("decrypt_chatmemory") == "Decrypted 8 rows.\n"
     assert encrypted() == []
-    assert read("a")[0] == [*SAID, UserMessage("Later.")]
+    assert read("a")[0] == [*WRITTEN, UserMessage("Later.")]
