@@ -9,7 +9,7 @@ are written once: an ``add`` evicts messages by moving the start of the window.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
@@ -304,6 +304,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def read_pending(
         self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False
     ) -> Pending | None:
+        return _again(partial(self._read_pending, memory_id, window, max_tokens, waits=waits))
+
+    def _read_pending(self, memory_id: object, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
         with connections[self.using or router.db_for_write(Conversation)].cursor() as cursor:
             # No lock is needed, whatever a plain SELECT returns: all of this is checked again when the summary is
             # written.
@@ -399,9 +402,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return None if self.owner is None else self.owner.pk
 
 
+TRIES = 4
+"""How often messages are read at most, if files of theirs are missing."""
+
+
 def _again(read: Callable[[], _R]) -> _R:
-    """Return what *read* returns, or at its second try: another writer may have removed a message with its file."""
-    try:
-        return read()
-    except MissingFileError:
-        return read()
+    """Return what *read* returns, if need be at a later try: others may have removed messages with their files."""
+    for _ in range(1, TRIES):
+        with suppress(MissingFileError):
+            return read()
+    return read()

@@ -28,7 +28,12 @@ from chatmemory_django.contrib.files.codec import stored_bytes
 from chatmemory_django.contrib.files.findings import check_files
 from chatmemory_django.contrib.files.models import MediaFile, MediaReference
 from chatmemory_django.db.row_codec import address_of
-from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, TokenWindowChatMemory
+from chatmemory_django.memory import (
+    ChatMemory,
+    MessageWindowChatMemory,
+    SummarizingChatMemory,
+    TokenWindowChatMemory,
+)
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -48,6 +53,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.database.interleaving import Connected, another_writer, in_another_connection
 from tests.database.test_writes import isolated
+from tests.estimators import ADDITIVE_WORDS
 from tests.pictures import a_file, assert_consistent, custom, entry, picture, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -320,6 +326,28 @@ def test_a_file_that_another_writer_removes_or_adds_meanwhile_is_there_for_who_h
     with another_writer(lambda: a_memory("third").add(picture(1)), after):
         memory.remove(1)
     assert a_memory("third").messages() == [picture(1)]
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="has one writer at a time")
+@pytest.mark.parametrize("after", range(1, 5))
+def test_a_summary_is_made_of_what_is_left_if_another_writer_removes_a_file_meanwhile(after):
+    summarized = []
+    memory = SummarizingChatMemory(
+        max_tokens=100,
+        token_count_estimator=ADDITIVE_WORDS,
+        id="a",
+        store=DjangoChatMemoryStore(),
+        summarize=lambda previous, messages: summarized.append(messages) or "They looked.",
+        summary_tokens=20,
+        after_tokens=10,
+        summarize_after_add=False,
+    )
+    memory.add(picture(1), *(UserMessage("word " * 30) for _ in range(5)))
+
+    with another_writer(lambda: a_memory().remove(1), after):
+        memory.summarize()
+
+    assert len(summarized) == 1
 
 
 @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="others read what is there now")
