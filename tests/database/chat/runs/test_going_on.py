@@ -413,8 +413,8 @@ class TestPlaces:
             "REDIS_URL": REDIS,
             "STREAMS": "chatmemory_django.chat.runs.redis_streams.RedisStreams",
         }
-        redis_streams = pytest.importorskip("chatmemory_django.chat.runs.redis_streams")
         redis = pytest.importorskip("redis")
+        redis_streams = pytest.importorskip("chatmemory_django.chat.runs.redis_streams")
         try:
             redis_streams._client(REDIS).ping()
         except redis.ConnectionError:

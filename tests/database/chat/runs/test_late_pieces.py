@@ -44,6 +44,7 @@ class Stopped:
 @pytest.fixture(params=["database", "redis"])
 def kept(request, no_throttle, settings) -> None:
     if request.param == "redis":
+        pytest.importorskip("redis")
         redis_streams = pytest.importorskip("chatmemory_django.chat.runs.redis_streams")
         path = "chatmemory_django.chat.runs.redis_streams.RedisStreams"
         settings.CHATMEMORY["CHAT"] |= {"STREAMS": path, "REDIS_URL": REDIS}
