@@ -92,9 +92,10 @@ def _shown(address: str | None) -> str:
     if not address:
         return "-"
     try:
-        return str(ip_address(address))
+        found = ip_address(address)
     except ValueError:
         return repr(address)
+    return str(type(found)(int(found)))  # without the zone of an IPv6 address, which may be any text
 
 
 def _user_of(request: HttpRequest) -> Any:
