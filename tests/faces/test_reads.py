@@ -209,3 +209,10 @@ def test_a_change_that_changes_nothing_is_a_read(ann, root, reported):
         assert TEXT in response.content.decode()
 
     assert [one["way"] for one in reported] == ["read", "read"]
+
+
+def test_a_list_that_is_posted_to_is_read(ann, root, reported):
+    response = signed_in(root).post(f"{the_list()}?q=Zaquixo", {"index": "0", "_save": "1"})
+
+    assert TITLE in response.content.decode()
+    assert [one["way"] for one in reported] == ["searched"]
