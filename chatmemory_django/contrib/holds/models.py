@@ -97,6 +97,12 @@ class LegalHold(models.Model):
     def __str__(self) -> str:
         return self.reason
 
+    def save(self, *args: Any, using: str | None = None, **options: Any) -> None:
+        """See ``Model.save``. A hold on an owner comes to the database that has the owner's conversations."""
+        if using is None and self.owner_id is not None and self._state.adding:
+            using = router.db_for_write(type(self), owner_key=str(self.owner_id))
+        super().save(*args, using=using, **options)
+
     @property
     def is_active(self) -> bool:
         """Whether it forbids to erase now."""
@@ -106,12 +112,6 @@ class LegalHold(models.Model):
         """See ``Model.clean``. A hold is on one thing."""
         if (self.conversation is None) == (self.owner is None):
             raise ValidationError(_("A hold is on a conversation or on an owner, and not on both."))
-
-    def save(self, *args: Any, using: str | None = None, **options: Any) -> None:
-        """See ``Model.save``. A hold on an owner comes to the database that has the owner's conversations."""
-        if using is None and self.owner_id is not None and self._state.adding:
-            using = router.db_for_write(type(self), owner_key=str(self.owner_id))
-        super().save(*args, using=using, **options)
 
     def end(self, user: AbstractBaseUser) -> None:
         """End the hold now, as *user* wants; does nothing if it has ended."""

@@ -208,3 +208,14 @@ def test_a_hold_on_an_owner_comes_to_the_database_of_the_owner(ann, settings):
     hold.end(ann)
 
     assert ByOwner.asked[0] == str(ann.pk)
+
+
+def test_a_dry_run_names_what_is_held(talk):
+    of_conversation()
+    refused: list[str] = []
+
+    receipt = operations.erase(
+        Conversation.objects.all(), dry_run=True, refused=lambda each, error: refused.append(each.memory_id)
+    )
+
+    assert (receipt.messages, refused) == ({}, ["held"])
