@@ -181,7 +181,7 @@ class _Counted:
 
     def __init__(self, sought: Sequence[_Word | _Parts], written: Sequence[Written]) -> None:
         self._written = written
-        texts = [_folded(text) for _, _, text in written]
+        texts = [_folded(text)[: 2 * len(text) + LONG] for _, _, text in written]  # a letter may be folded to 18
         self.lengths = list(map(len, texts))
         counted = ((each.times(text) for text in texts) for each in sought)
         self.found = [{place: times for place, times in enumerate(each) if times} for each in counted]

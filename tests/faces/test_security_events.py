@@ -202,3 +202,9 @@ def test_the_zone_of_an_address_is_not_logged(seen, caplog, settings):
     report(SecurityEvent.CREDENTIALS, RequestFactory().get("/", headers={"X-Forwarded-For": address}))
 
     assert caplog.messages[-1] == "credentials from fe80::1 by user None in conversation None"
+
+
+def test_a_name_is_logged_no_longer_than_names_are(caplog):
+    report(SecurityEvent.FORBIDDEN, RequestFactory().get("/"), memory_id="x" * 60_000)
+
+    assert len(caplog.messages[-1]) < 400
