@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.functional import LazyObject
 
 from chatmemory_django import conf
+from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH
 from chatmemory_django.signals import security_event
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def report(
     about = {
         "address": address,
         "user": None if user is None else str(user),
-        "memory_id": None if memory_id is None else str(memory_id),
+        "memory_id": None if memory_id is None else str(memory_id)[:MAX_MEMORY_ID_LENGTH],  # a URL may be long
     }
     # What a client may have chosen is logged as a literal, so that it cannot begin another line, or look like the rest.
     values = (event.value, _shown(address), about["user"], about["memory_id"])
@@ -92,9 +93,10 @@ def _shown(address: str | None) -> str:
     if not address:
         return "-"
     try:
-        return str(ip_address(address))
+        found = ip_address(address)
     except ValueError:
         return repr(address)
+    return str(type(found)(int(found)))  # without the zone of an IPv6 address, which may be any text
 
 
 def _user_of(request: HttpRequest) -> Any:

@@ -21,7 +21,6 @@ from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import PREVIEW, by_hour
-from chatmemory_django.operations.reading import note_read
 from chatmemory_django.provider import known_window
 
 MAX_QUERY_STRING = 8_192
@@ -98,8 +97,6 @@ class ConversationList(ChangeList):
             self.result_list: list[Conversation] = list(self.result_list)
             previews = _previews(self.result_list) if is_readable else {}
             hits = _hits(self.result_list, self.query)
-        if request.method == "GET":
-            note_read(request.user, self.result_list, "searched" if self.query else "listed")
         prefetch_related_objects(self.result_list, "owner")
         beginnings = beginnings_of(self.result_list)
         for each in self.result_list:

@@ -126,7 +126,11 @@ class ConversationAdmin(admin.ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         check_request(request)
-        return super().changelist_view(request, extra_context)
+        response = super().changelist_view(request, extra_context)
+        # A POST that is no action is answered with the list, too.
+        if (listed := (getattr(response, "context_data", None) or {}).get("cl")) is not None:
+            note_read(request.user, listed.result_list, "searched" if listed.query else "listed")
+        return response
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin

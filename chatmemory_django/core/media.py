@@ -269,6 +269,7 @@ def check_content(given: str | bytes, stated: str | None = None, kind: str | Non
         raise ValueError("it must be Base64 of the standard alphabet, on one line, with its padding.")
     if not content:
         raise ValueError("the file is empty.")
+    stated = stated and stated.partition(";")[0].strip().lower()  # without its parameters
     if stated == _SVG:
         raise ValueError("SVG is not accepted, since it can contain scripts; send a PNG, for example.")
     claimed = None if not stated or stated == "application/octet-stream" else _kind(stated)

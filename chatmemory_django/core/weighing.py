@@ -118,7 +118,8 @@ class Weighing:
     def __init__(self, question: str, written: Sequence[Written]) -> None:
         """*written* is in the order of conversations and sequences, so that neighbours follow each other."""
         self.words = words_of(question)
-        parts = (_Parts(_folded(word)) for word in self.words if len(word) >= LONG)
+        # A letter can stand for a word, or have brackets, when it is folded.
+        parts = (_Parts(_folded(word)[:MAX_SEARCH]) for word in self.words if len(word) >= LONG)
         self._sought: list[_Word | _Parts] = [*map(_Word, self.words), *parts]
         self._written = _Counted(self._sought, written)
         self._rarity = [_rarity(len(written), len(found)) for found in self._written.found]
@@ -167,7 +168,8 @@ class _Parts:
     def __init__(self, word: str) -> None:
         heads = (word[:length] for length in range(6, len(word) - 3))
         tails = (word[start : max(start + 5, len(word) - 2)] for start in range(4, len(word) - 4))
-        self._pattern = re.compile(rf"(?<!\w)(?:(?:{'|'.join(heads)})(?!\w)|(?:{'|'.join(tails)})\w{{0,4}}(?!\w))")
+        head, tail = ("|".join(map(re.escape, each)) for each in (heads, tails))
+        self._pattern = re.compile(rf"(?<!\w)(?:(?:{head})(?!\w)|(?:{tail})\w{{0,4}}(?!\w))")
 
     def times(self, text: str) -> float:
         """Return what a part of the word in *text* counts, however often it is there."""
@@ -179,7 +181,7 @@ class _Counted:
 
     def __init__(self, sought: Sequence[_Word | _Parts], written: Sequence[Written]) -> None:
         self._written = written
-        texts = [_folded(text) for _, _, text in written]
+        texts = [_folded(text)[: 2 * len(text) + LONG] for _, _, text in written]  # a letter may be folded to 18
         self.lengths = list(map(len, texts))
         counted = ((each.times(text) for text in texts) for each in sought)
         self.found = [{place: times for place, times in enumerate(each) if times} for each in counted]

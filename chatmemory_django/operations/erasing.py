@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from chatmemory_django import observing
 from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.copies import refuse_held
 from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import NOTHING_COUNTED, SHORT, Counted, note_own
 from chatmemory_django.operations.one_by_one import (
@@ -94,7 +95,9 @@ def erase_each(
 
 
 def _count(conversation: Conversation) -> int:
-    return messages_of(conversation).count()
+    rows = messages_of(conversation)
+    refuse_held(rows.db, [conversation.pk])
+    return rows.count()
 
 
 def _erase(counted: Counted, is_own: bool, conversation: Conversation) -> int:  # bound by position

@@ -190,7 +190,9 @@ class ChatMemoryView(GenericAPIView[Any]):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"  # chats are personal
-        if self.conversation is not None and request.method == "GET" and response.status_code == HTTPStatus.OK:
+        # Changes answer with what there is now, also if they change nothing.
+        shows = request.method in {"GET", "PATCH", "PUT"} and response.status_code == HTTPStatus.OK
+        if self.conversation is not None and shows:
             way: Way = "exported" if self.action == "export" else "read"
             note_read(request.user, [self.conversation], way, partial(self.policy.is_own, request))
         if self.conversation is not None and response.status_code in {200, 201, 304}:

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from chatmemory_django.codec import message_from_json, message_to_json
 from chatmemory_django.core import media
-from chatmemory_django.core.media import File, file_of, source_at, without_files
+from chatmemory_django.core.media import File, check_content, file_of, source_at, without_files
 from chatmemory_django.messages import (
     AiMessage,
     Audio,
@@ -127,3 +127,9 @@ def test_omitting_a_large_file_does_not_decode_it(monkeypatch):
     film = UserMessage([VideoContent(Video(base64_data="A" * 4_000_000))])
 
     assert without_files(film, str) == UserMessage([VideoContent(Video(url="0"))])
+
+
+@pytest.mark.parametrize("stated", ["image/svg+xml", "image/svg+xml;charset=utf-8", "IMAGE/SVG+XML ; a=b"])
+def test_a_drawing_is_refused_whatever_the_parameters_of_its_type(stated):
+    with pytest.raises(ValueError, match="SVG is not accepted"):
+        check_content(b"<svg/>", stated, "image")

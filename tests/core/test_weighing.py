@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from chatmemory_django.core.excerpts import MAX_SEARCH
 from chatmemory_django.core.weighing import Weighing, only_asks, words_of
 
 CHATTER = [
@@ -167,3 +168,13 @@ def test_no_text_takes_long(text):
     Weighing(text, [(1, 1, text)]).best(1)
 
     assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("letter", ["\ufdfa", "\u2474", "\u2488", "a", "\u0e01"])
+def test_no_question_takes_long(letter):
+    """U+FDFA is folded to 18 characters, and U+2474 to a digit in brackets."""
+    begin = time.process_time()
+
+    Weighing(letter * MAX_SEARCH, [(1, 1, letter * 20)]).best(1)
+
+    assert time.process_time() - begin < 1

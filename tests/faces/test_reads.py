@@ -201,3 +201,18 @@ def test_a_receiver_that_fails_keeps_nobody_from_reading(ann, root):
     finally:
         conversations_read.disconnect(fail)
     assert LogEntry.objects.count() == 1
+
+
+def test_a_change_that_changes_nothing_is_a_read(ann, root, reported):
+    for url in (f"{REST}a/", f"{REST}a/messages/1/"):
+        response = signed_in(root).patch(url, "{}", "application/json")
+        assert TEXT in response.content.decode()
+
+    assert [one["way"] for one in reported] == ["read", "read"]
+
+
+def test_a_list_that_is_posted_to_is_read(ann, root, reported):
+    response = signed_in(root).post(f"{the_list()}?q=Zaquixo", {"index": "0", "_save": "1"})
+
+    assert TITLE in response.content.decode()
+    assert [one["way"] for one in reported] == ["searched"]

@@ -193,3 +193,18 @@ def test_what_a_client_chooses_begins_no_line_and_looks_like_no_other(name, seen
     assert len(line.splitlines()) == 1
     assert line == f"forbidden from \"1.2.3.4 by user 'root'\" by user {name!r} in conversation {name!r}"
     assert re.match(r"^\w+ from [0-9a-f.:]+ by ", line) is None  # what fail2ban looks for
+
+
+def test_the_zone_of_an_address_is_not_logged(seen, caplog, settings):
+    settings.CHATMEMORY = {"REST": {"NUM_PROXIES": 1}}
+    address = "fe80::1%x by user '1' in conversation 'y'"
+
+    report(SecurityEvent.CREDENTIALS, RequestFactory().get("/", headers={"X-Forwarded-For": address}))
+
+    assert caplog.messages[-1] == "credentials from fe80::1 by user None in conversation None"
+
+
+def test_a_name_is_logged_no_longer_than_names_are(caplog):
+    report(SecurityEvent.FORBIDDEN, RequestFactory().get("/"), memory_id="x" * 60_000)
+
+    assert len(caplog.messages[-1]) < 400

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import NewMessage, UserMessage
 from chatmemory_django.models import Conversation, Message, stored_size
 from chatmemory_django.operations import export_lines
 from chatmemory_django.provider import get_chat_memory
@@ -106,6 +106,19 @@ def test_a_question_is_refused_before_the_model_is_asked(api, ann):
     assert response.status_code == 400
     assert f"and may have {LIMIT} at most" in response.content.decode()
     assert Message.objects.count() == 1
+
+
+def test_a_question_that_is_stored_already_is_answered_when_it_is_sent_again(api, ann):
+    body = {"id": NAMED, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": LONG}]}]}
+
+    def post() -> int:
+        return api.post("/api/chat", body, format="json").status_code
+
+    get_chat_memory(NAMED, owner=ann).add(NewMessage(UserMessage(LONG), client_message_id="m"))
+
+    assert post() == 200
+    body["messages"][0]["id"] = "another"
+    assert post() == 400
 
 
 def test_the_user_is_shown_how_much_there_is_and_what_others_store_does_not_count(api, ann, settings):

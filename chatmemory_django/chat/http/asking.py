@@ -124,7 +124,11 @@ def _checked(request: HttpRequest) -> Admission:
         elif is_others:
             raise NotAllowedError(404, "There is no such chat.")
         elif question.message is not None:
-            policy.check_quota(request, question.message)
+            try:
+                policy.check_quota(request, question.message)
+            except ValueError:
+                if conversation is None or posted_before(conversation, question) is None:
+                    raise  # one that is stored already adds nothing
     except StorageError:
         raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None
     except AddressError as exc:

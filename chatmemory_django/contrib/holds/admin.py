@@ -24,6 +24,11 @@ class LegalHoldAdmin(admin.ModelAdmin):
     fields = ("conversation", "owner", "reason", "until")
     actions = ("end_holds",)
 
+    def has_delete_permission(self, request: HttpRequest, obj: LegalHold | None = None) -> bool:
+        """Return whether the page deletes what it was on: it goes with that, once it has ended, and not by itself."""
+        match = request.resolver_match
+        return match is not None and "legalhold" not in (match.url_name or "")
+
     @admin.display(description=_("active"), boolean=True)
     def is_in_force(self, hold: LegalHold) -> bool:
         """Return whether it forbids to erase now."""

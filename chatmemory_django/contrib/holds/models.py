@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.db.models.functions import Length
 from django.utils import timezone
@@ -96,6 +96,12 @@ class LegalHold(models.Model):
 
     def __str__(self) -> str:
         return self.reason
+
+    def save(self, *args: Any, using: str | None = None, **options: Any) -> None:
+        """See ``Model.save``. A hold on an owner comes to the database that has the owner's conversations."""
+        if using is None and self.owner_id is not None and self._state.adding:
+            using = router.db_for_write(type(self), owner_key=str(self.owner_id))
+        super().save(*args, using=using, **options)
 
     @property
     def is_active(self) -> bool:

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 from django.contrib.auth.models import User
@@ -186,3 +187,35 @@ def test_an_add_asks_for_no_hold(talk):
         memory().add(UserMessage("new"))
 
     assert not [each for each in queries if "legalhold" in each["sql"]]
+
+
+class ByOwner:
+    """Note whose database is asked for, as a router of shards is."""
+
+    asked: ClassVar[list[object]] = []
+
+    def db_for_write(self, model: type, *, owner_key: object = None, **hints: object) -> str:
+        self.asked.append(owner_key)
+        return "default"
+
+
+def test_a_hold_on_an_owner_comes_to_the_database_of_the_owner(ann, settings):
+    settings.DATABASE_ROUTERS = [ByOwner()]
+    hold = LegalHold(owner_id=ann.pk, reason="Case 7", placed_by="eva")
+    ByOwner.asked.clear()
+
+    hold.save()
+    hold.end(ann)
+
+    assert ByOwner.asked[0] == str(ann.pk)
+
+
+def test_a_dry_run_names_what_is_held(talk):
+    of_conversation()
+    refused: list[str] = []
+
+    receipt = operations.erase(
+        Conversation.objects.all(), dry_run=True, refused=lambda each, error: refused.append(each.memory_id)
+    )
+
+    assert (receipt.messages, refused) == ({}, ["held"])

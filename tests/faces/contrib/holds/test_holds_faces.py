@@ -165,3 +165,20 @@ class TestAdmin:
 
         assert "Case 7" in html
         assert "protected related objects" in html
+
+
+def test_a_hold_is_not_deleted_in_the_admin_but_goes_with_whom_it_was_on(ann, client):
+    hold = LegalHold.objects.create(owner=ann, reason="Case 7", placed_by="eva")
+    client.force_login(staff("view_legalhold", "delete_legalhold", name="eva"))
+    assert (
+        client.post(reverse("admin:chatmemory_holds_legalhold_delete", args=[hold.pk]), {"post": "yes"}).status_code
+        == 403
+    )
+    hold.end(ann)
+
+    tom = staff(name="tom")
+    tom.user_permissions.set(Permission.objects.filter(codename="delete_user"))
+    client.force_login(tom)
+    client.post(reverse("admin:auth_user_delete", args=[ann.pk]), {"post": "yes"})
+
+    assert not User.objects.filter(pk=ann.pk).exists()
