@@ -157,6 +157,10 @@ class OwnerKeys:
             transaction.on_commit(partial(self._put, key, *_place(using), owner, living), using=using)
         return key
 
+    def has(self, owner: str | None, using: str) -> bool:
+        """Return whether *owner* has a key in the database *using*, also one from before the setting was off."""
+        return owner is not None and _rows(using).filter(owner=owner).exists()
+
     def drop(self, owner: str, using: str, is_needed: Callable[[], bool]) -> None:
         """Delete the key of *owner* in the database *using* unless it *is_needed*; that is asked while it is locked."""
         with transaction.atomic(using=using, savepoint=False):

@@ -1,0 +1,113 @@
+"""Values follow their conversation to another memory id or owner, whatever else the object in memory has."""
+
+import base64
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connection
+from rest_framework.test import APIClient
+
+from chatmemory_django.contrib.encryption.ciphers import install
+from chatmemory_django.messages import UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations import fork
+from chatmemory_django.provider import get_chat_memory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def site(settings: Any, **encryption: Any) -> None:
+    keys = [f"k1:{base64.b64encode(b'k1'.ljust(32)).decode()}"]
+    settings.CHATMEMORY = {"REST": {"THROTTLE_RATES": {}}, "ENCRYPTION": {"KEYS": keys, **encryption}}
+    install()
+
+
+@pytest.fixture(params=[False, True], ids=["site", "owners"])
+def owner_keys(request, settings) -> bool:
+    site(settings, OWNER_KEYS=request.param)
+    return request.param
+
+
+@pytest.fixture
+def ann() -> Any:
+    return get_user_model().objects.create_user("ann")
+
+
+@pytest.fixture
+def eve() -> Any:
+    return get_user_model().objects.create_user("eve")
+
+
+def begin(memory_id: str, owner: Any) -> Conversation:
+    get_chat_memory(memory_id, owner=owner).add(UserMessage("asked"))
+    conversation = Conversation.objects.get(memory_id=memory_id)
+    conversation.title = "title"
+    conversation.save()
+    return conversation
+
+
+def read(conversation: Conversation) -> tuple[str, str]:
+    there = Conversation.objects.get(pk=conversation.pk)
+    return there.title, there.messages.get().text
+
+
+def test_a_memory_id_that_begins_as_the_old_one_does(owner_keys, ann):
+    conversation = begin("x:y", ann)
+    conversation.memory_id = "x"
+    conversation.save(update_fields=["memory_id"])
+    assert read(conversation) == ("title", "asked")
+
+
+@pytest.mark.parametrize("field", ["memory_id", "owner", "title"])
+def test_a_field_that_is_saved_alone(owner_keys, ann, eve, field):
+    conversation = begin("a", ann)
+    conversation.memory_id, conversation.owner = "b", eve
+    conversation.save(update_fields=[field])
+    assert read(conversation) == ("title", "asked")
+
+
+def test_a_title_that_is_saved_by_who_read_the_conversation_before_it_was_moved(owner_keys, ann, eve):
+    conversation = begin("a", ann)
+    stale = Conversation.objects.get()
+    conversation.memory_id, conversation.owner = "b", eve
+    conversation.save()
+    stale.title = "later"
+    stale.save(update_fields=["title"])
+    assert read(conversation) == ("later", "asked")
+
+
+def test_what_owners_keys_encrypted_is_given_away_once_they_are_off(ann, eve, settings):
+    site(settings, OWNER_KEYS=True)
+    moved, source = begin("a", ann), begin("b", ann)
+    site(settings)
+    moved.owner = eve
+    moved.save()
+    forked = fork(source, owner=eve)
+    ann.delete()
+    assert read(moved) == read(forked) == ("title", "asked")
+
+
+def test_a_fork_that_is_given_away_where_plain_texts_are_written_can_be_forked_and_encrypted(ann, eve, settings):
+    site(settings, OWNER_KEYS=True)
+    forked = fork(begin("a", ann))
+    site(settings, OWNER_KEYS=True, PLAIN="write")
+    forked.owner = eve
+    forked.save()
+    assert read(fork(forked)) == ("title", "asked")
+    site(settings, OWNER_KEYS=True)
+    call_command("encrypt_chatmemory", verbosity=0)
+    assert read(forked) == ("title", "asked")
+
+
+@pytest.mark.parametrize("bad", ["enc2:k1:no value", f"enc2:gone:{'A' * 60}"])
+def test_a_list_goes_on_where_an_origin_cannot_be_read(owner_keys, ann, bad):
+    fork(begin("a", ann))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE chatmemory_encryption_origin SET text = %s", [bad])
+    client = APIClient()
+    client.force_login(ann)
+    response = client.get("/api/conversations/")
+    assert response.status_code == 200
+    assert "asked" in response.content.decode()
