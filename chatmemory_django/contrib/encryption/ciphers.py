@@ -53,6 +53,9 @@ ADDED_BYTES = 192
 MESSAGE = "chatmemory.message."
 """What the names of columns of messages begin with, whose sequences count in a conversation."""
 
+INSIDE = (MESSAGE, "chatmemory_chat.toolapproval.")
+"""What the names of columns begin with whose places name their conversation."""
+
 
 class Cipher:
     """Encrypts with the key of the site, or with the owners' keys, as the settings have it when it is first used."""
@@ -242,7 +245,7 @@ class _Coder:
 
     def _start(self, column: str) -> str:
         """Return what the places of *column* begin with."""
-        if not column.startswith(MESSAGE):
+        if not column.startswith(INSIDE):
             return f"{column}:"
         if self._address.conversation is None:
             raise EncryptedError(f"{column} is encrypted for its conversation, which has no key yet.")

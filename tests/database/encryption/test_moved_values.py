@@ -9,6 +9,9 @@ from django.core.management import call_command
 from django.db import connection
 from rest_framework.test import APIClient
 
+from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece, decoded, encoded
+from chatmemory_django.contrib.encryption import EncryptionError
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
@@ -111,3 +114,21 @@ def test_a_list_goes_on_where_an_origin_cannot_be_read(owner_keys, ann, bad):
     response = client.get("/api/conversations/")
     assert response.status_code == 200
     assert "asked" in response.content.decode()
+
+
+def test_rows_of_an_approval_and_a_stream_are_not_shown_in_another_conversation(owner_keys, ann, eve):
+    mine, theirs = begin("a", ann), begin("e", eve)
+    ToolApproval.objects.create(conversation=mine, sequence=1, position=0, reason="a secret")
+    maker = Maker("a", str(ann.pk), "0" * 32)
+    streams = DatabaseStreams("default")
+    streams.write({maker: encoded(maker, Piece(1 << 24, "a secret"))})
+    assert ToolApproval.objects.get().reason == "a secret"
+    assert decoded(maker, streams.read(maker, 0)) == ["a secret"]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE chatmemory_chat_toolapproval SET conversation_id = %s", [theirs.pk])
+        cursor.execute("UPDATE chatmemory_chat_answerchunk SET memory_id = 'e'")
+    with pytest.raises(EncryptionError):
+        ToolApproval.objects.get()
+    maker = maker._replace(memory_id="e", owner_key=str(eve.pk))
+    with pytest.raises(EncryptionError):
+        decoded(maker, streams.read(maker, 0))
