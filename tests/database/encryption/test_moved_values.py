@@ -1,11 +1,12 @@
 """Values follow their conversation to another memory id or owner, whatever else the object in memory has."""
 
 import base64
+import io
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from rest_framework.test import APIClient
 
@@ -13,6 +14,7 @@ from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece, decoded, encoded
 from chatmemory_django.contrib.encryption import EncryptionError
 from chatmemory_django.contrib.encryption.ciphers import install
+from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import fork
@@ -132,3 +134,25 @@ def test_rows_of_an_approval_and_a_stream_are_not_shown_in_another_conversation(
     maker = maker._replace(memory_id="e", owner_key=str(eve.pk))
     with pytest.raises(EncryptionError):
         decoded(maker, streams.read(maker, 0))
+
+
+@pytest.mark.parametrize("has_conversation", [True, False])
+def test_a_key_of_an_owner_that_cannot_be_unwrapped_stops_no_other(ann, eve, settings, has_conversation):
+    site(settings, OWNER_KEYS=True)
+    begin("a", ann), begin("e", eve), begin("n", None)
+    bad = OwnerKey.objects.get(owner=str(ann.pk))
+    OwnerKey.objects.filter(pk=bad.pk).update(wrapped="enc2:k1:chatmemory_encryption.ownerkey.wrapped:AAAA")
+    if not has_conversation:
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM chatmemory_conversation WHERE memory_id = 'a'")
+    new = f"k2:{base64.b64encode(b'k2'.ljust(32)).decode()}"
+    settings.CHATMEMORY["ENCRYPTION"]["KEYS"].insert(0, new)
+    install()
+    errors = io.StringIO()
+    with pytest.raises(CommandError, match="'a'" if has_conversation else bad.pk):
+        call_command("encrypt_chatmemory", verbosity=0, stdout=io.StringIO(), stderr=errors)
+    assert bad.pk in errors.getvalue()
+    assert OwnerKey.objects.get(owner=str(eve.pk)).wrapped.startswith("enc2:k2:")
+    settings.CHATMEMORY["ENCRYPTION"]["KEYS"].pop()
+    install()
+    assert [read(Conversation.objects.defer("title").get(memory_id=name)) for name in "en"] == [("title", "asked")] * 2
