@@ -1,6 +1,7 @@
 """Values follow their conversation to another memory id or owner, whatever else the object in memory has."""
 
 import base64
+import datetime
 import io
 from typing import Any
 
@@ -17,7 +18,7 @@ from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import fork
+from chatmemory_django.operations import fork, prune
 from chatmemory_django.provider import get_chat_memory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -156,3 +157,13 @@ def test_a_key_of_an_owner_that_cannot_be_unwrapped_stops_no_other(ann, eve, set
     settings.CHATMEMORY["ENCRYPTION"]["KEYS"].pop()
     install()
     assert [read(Conversation.objects.defer("title").get(memory_id=name)) for name in "en"] == [("title", "asked")] * 2
+
+
+def test_old_messages_are_pruned_without_the_key_of_a_title(owner_keys, ann):
+    for name in "abc":
+        begin(name, ann)
+        get_chat_memory(name).clear()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE chatmemory_message SET created_at = '2020-01-01 00:00:00'")
+        cursor.execute("UPDATE chatmemory_conversation SET title = %s WHERE memory_id = 'a'", [f"enc2:gone:{'A' * 60}"])
+    assert prune(Conversation.objects.all(), history_older_than=datetime.timedelta(1)).messages == 3
