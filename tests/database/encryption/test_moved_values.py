@@ -167,3 +167,22 @@ def test_old_messages_are_pruned_without_the_key_of_a_title(owner_keys, ann):
         cursor.execute("UPDATE chatmemory_message SET created_at = '2020-01-01 00:00:00'")
         cursor.execute("UPDATE chatmemory_conversation SET title = %s WHERE memory_id = 'a'", [f"enc2:gone:{'A' * 60}"])
     assert prune(Conversation.objects.all(), history_older_than=datetime.timedelta(1)).messages == 3
+
+
+def test_a_conversation_is_erased_without_the_key_of_its_title(owner_keys, ann, client):
+    for name in "abcd":
+        begin(name, ann)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE chatmemory_conversation SET title = %s", [f"enc2:gone:{'A' * 60}"])
+    api = APIClient()
+    api.force_login(ann)
+    assert api.delete("/api/conversations/a/").status_code == 204
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    one, *others = Conversation.objects.values_list("pk", flat=True)
+    for address, form in (
+        (f"/admin/chatmemory/conversation/{one}/delete/", {}),
+        ("/admin/chatmemory/conversation/", {"action": "delete_selected", "_selected_action": others}),
+    ):
+        assert "cannot be decrypted (key gone)" in client.post(address, form).content.decode()
+        client.post(address, {**form, "confirmed": "delete"})
+    assert not Conversation.objects.exists()
