@@ -339,12 +339,14 @@ class ConversationAdmin(admin.ModelAdmin):
     @admin.action(description=ERASE.label, permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: Any) -> HttpResponseBase | None:
         """Erase the selected conversations with their histories."""
-        return self._operate(ERASE, request, queryset)
+        with row_codec.unreadable_as(str(row_codec.UNREADABLE)):  # to erase it takes no key
+            return self._operate(ERASE, request, queryset)
 
     def delete_view(  # type: ignore[override]  # HttpResponseBase, as actions return
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        return self.operate_view(request, unquote(object_id), ERASE)
+        with row_codec.unreadable_as(str(row_codec.UNREADABLE)):  # as above
+            return self.operate_view(request, unquote(object_id), ERASE)
 
     def operate_at_view(
         self, request: HttpRequest, pk: int, sequence: int, operation: MessageOperation
@@ -400,7 +402,8 @@ class ConversationAdmin(admin.ModelAdmin):
         """Run *operation* and return None if the request confirms it; otherwise ask for confirmation."""
         if request.method != "POST" or request.POST.get("confirmed") != operation.name:
             is_readable = self.has_text_permission(request, conversation)
-            context = pages.confirmation(request, operation, queryset, is_readable=is_readable)
+            with row_codec.unreadable_as(str(row_codec.UNREADABLE)):
+                context = pages.confirmation(request, operation, queryset, is_readable=is_readable)
             context["back"] = self._url("change", conversation.pk) if conversation else request.get_full_path()
             note_read(request.user, [each for each, *_names in context["shown"]], "listed")
             return self._page(request, "confirmation", conversation, context)

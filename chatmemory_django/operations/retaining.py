@@ -73,10 +73,11 @@ def prune(
         if history_older_than is not None:
             before = now - history_older_than
             for key in keys(for_writing(conversations.filter(_HAS_OTHER_ROWS))):
-                for around in _outlived_ranges(conversations, key, before):
-                    thin = partial(_count_outlived if dry_run else _delete_outlived, before, around)
-                    with taking_turns(using):
-                        deleted += in_its_lock(conversations, key, thin, each, refused) or 0
+                with unreadable_as(None):  # as to erase: it takes no key
+                    for around in _outlived_ranges(conversations, key, before):
+                        thin = partial(_count_outlived if dry_run else _delete_outlived, before, around)
+                        with taking_turns(using):
+                            deleted += in_its_lock(conversations, key, thin, each, refused) or 0
         if not dry_run:
             delete_left(using)
             observing.note("counted", records=deleted)
@@ -126,8 +127,8 @@ def _delete_outlived(before: datetime.datetime, around: tuple[int, int], convers
     outlived = _outlived(before, conversation).filter(sequence__range=around)
     if sequences := list(outlived.values_list("sequence", flat=True)):
         key, using = conversation.memory_id, outlived.db
-        with unreadable_as(None):  # what nobody can read quotes nothing that anybody can
-            Write(key, using, None, keep_history=True, create=False).run(Unquoting(sequences))
+        # What nobody can read, see ``prune``, quotes nothing that anybody can.
+        Write(key, using, None, keep_history=True, create=False).run(Unquoting(sequences))
     columns = leave_branches(conversation, outlived, around)
     count = _delete(outlived)
     if count:

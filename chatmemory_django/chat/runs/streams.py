@@ -89,7 +89,7 @@ class Piece(NamedTuple):
 def encoded(maker: Maker, piece: Piece) -> Piece:
     """Return *piece* of the answer of *maker* as it is stored."""
     coder = _coder(maker, router.db_for_write) if piece.data else None
-    key = maker.answer_id, piece.position
+    key = _row(maker), piece.position
     return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
 
 
@@ -98,12 +98,17 @@ def decoded(maker: Maker, stored: Sequence[Piece]) -> list[str]:
     coder, own = _coder(maker, router.db_for_read), of_last(stored)
     if coder is None:
         return [piece.data for piece in own]
-    return [coder.decode(data, _COLUMN, (maker.answer_id, position)) for position, data in own]
+    return [coder.decode(data, _COLUMN, (_row(maker), position)) for position, data in own]
 
 
 def of_last(stored: Sequence[Piece]) -> list[Piece]:
     """Return those pieces that the process has stored which has taken the run last."""
     return [piece for piece in stored if piece.fence == stored[-1].fence]
+
+
+def _row(maker: Maker) -> str:
+    """Return whose pieces are read together: a run that is moved to another conversation takes none along."""
+    return f"{maker.answer_id}:{maker.memory_id}"
 
 
 def _coder(maker: Maker, route: Callable[..., str]) -> Coder | None:

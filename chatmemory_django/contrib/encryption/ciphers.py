@@ -53,6 +53,9 @@ ADDED_BYTES = 192
 MESSAGE = "chatmemory.message."
 """What the names of columns of messages begin with, whose sequences count in a conversation."""
 
+INSIDE = (MESSAGE, "chatmemory_chat.toolapproval.")
+"""What the names of columns begin with whose places name their conversation."""
+
 
 class Cipher:
     """Encrypts with the key of the site, or with the owners' keys, as the settings have it when it is first used."""
@@ -121,11 +124,11 @@ class Cipher:
 
     def saving(self, conversation: Conversation, fields: Collection[str], using: str) -> AbstractContextManager[None]:
         """See ``RowCodec``."""
-        if not {"memory_id", "owner", "owner_id"} & set(fields):
+        if not {"memory_id", "owner", "owner_id", "title"} & set(fields):
             return nullcontext()
         from chatmemory_django.contrib.encryption.renewing import moving  # models are not loaded yet
 
-        return moving(self, conversation, using)
+        return moving(self, conversation, fields, using)
 
     def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         """See ``RowCodec``."""
@@ -140,7 +143,7 @@ class Cipher:
         updates.place(instances, columns)
 
     @contextmanager
-    def unreadable_as(self, note: str | None) -> Iterator[None]:
+    def unreadable_as(self, note: str | EllipsisType | None) -> Iterator[None]:
         """See ``RowCodec``; no key is needed."""
         token = _note.set(note)
         try:
@@ -237,11 +240,12 @@ class _Coder:
     @cached_property
     def origin(self) -> Mapping[str, int]:
         """The origin of the conversation, see ``origins``."""
-        return origins.read(self._using, self._address.conversation, self)
+        with self._cipher.unreadable_as(...):  # what a list shows of a value is no origin
+            return origins.read(self._using, self._address.conversation, self)
 
     def _start(self, column: str) -> str:
         """Return what the places of *column* begin with."""
-        if not column.startswith(MESSAGE):
+        if not column.startswith(INSIDE):
             return f"{column}:"
         if self._address.conversation is None:
             raise EncryptedError(f"{column} is encrypted for its conversation, which has no key yet.")

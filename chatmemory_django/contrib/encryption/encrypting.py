@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from chatmemory_django.contrib.encryption.ciphers import APP, Cipher, installed
 from chatmemory_django.contrib.encryption.renewing import encrypt_files, encrypt_some, outdated
+from chatmemory_django.contrib.encryption.values import EncryptionError
 from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.one_by_one import Refused, for_writing, going_on, in_lock, keys
@@ -56,14 +57,16 @@ def encrypt(
     return total
 
 
-def wrap_keys(using: str, *, dry_run: bool = False) -> int:
+def wrap_keys(
+    using: str, *, dry_run: bool = False, refused: Callable[[str, EncryptionError], object] | None = None
+) -> int:
     """
     Wrap the owners' keys of the database *using* with the key of the site that encrypts now; none in a *dry_run*.
 
-    Returns how many were not.
+    Returns how many were not; *refused* receives those that cannot be unwrapped, see ``OwnerKeys.wrap_all``.
     """
     cipher = installed()
-    return 0 if cipher is None else cipher.owner_keys.wrap_all(using, dry_run=dry_run)
+    return 0 if cipher is None else cipher.owner_keys.wrap_all(using, dry_run=dry_run, refused=refused)
 
 
 def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using: str, **kwargs: Any) -> None:

@@ -157,6 +157,10 @@ class OwnerKeys:
             transaction.on_commit(partial(self._put, key, *_place(using), owner, living), using=using)
         return key
 
+    def has(self, owner: str | None, using: str) -> bool:
+        """Return whether *owner* has a key in the database *using*, also one from before the setting was off."""
+        return owner is not None and _rows(using).filter(owner=owner).exists()
+
     def drop(self, owner: str, using: str, is_needed: Callable[[], bool]) -> None:
         """Delete the key of *owner* in the database *using* unless it *is_needed*; that is asked while it is locked."""
         with transaction.atomic(using=using, savepoint=False):
@@ -165,19 +169,35 @@ class OwnerKeys:
         self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
 
     @private
-    def wrap_all(self, using: str, *, dry_run: bool) -> int:
-        """Wrap the keys of the database *using* that are not wrapped by the key that wraps now; return how many."""
+    def wrap_all(
+        self, using: str, *, dry_run: bool, refused: Callable[[str, EncryptionError], object] | None = None
+    ) -> int:
+        """
+        Wrap the keys of the database *using* that are not wrapped by the key that wraps now; return how many.
+
+        *refused* receives the ids of those that cannot be unwrapped, which is raised without it.
+        """
         outdated = _rows(using).exclude(wrapped__startswith=self._keys.wrapped_now())
         if dry_run:
             return outdated.count()
         count = 0
         for key_id in outdated.values_list("pk", flat=True):
-            with transaction.atomic(using=using):
-                row = _rows(using).select_for_update().filter(pk=key_id).first()
-                if row is not None:
-                    wrapped = self._keys.wrap(self._key_of(row) + _whose(row.id, row.owner))
-                    count += _rows(using).filter(pk=key_id).update(wrapped=wrapped)
+            try:
+                count += self._wrap_again(key_id, using)
+            except EncryptionError as exc:
+                if refused is None:
+                    raise
+                refused(key_id, exc)
         return count
+
+    @private
+    def _wrap_again(self, key_id: str, using: str) -> int:
+        with transaction.atomic(using=using):
+            row = _rows(using).select_for_update().filter(pk=key_id).first()
+            if row is None:
+                return 0
+            wrapped = self._keys.wrap(self._key_of(row) + _whose(row.id, row.owner))
+            return _rows(using).filter(pk=key_id).update(wrapped=wrapped)
 
     def wrapped_by(self, using: str) -> Counter[str]:
         """Return how many keys of the database *using* each key of the site has wrapped, by its id."""

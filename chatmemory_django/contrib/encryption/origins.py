@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chatmemory_django.contrib.encryption.values import PREFIX, EncryptionError
-from chatmemory_django.db.row_codec import Coder, RowCodec, Stored, address_of
+from chatmemory_django.db.row_codec import Coder, Stored, address_of
 
 if TYPE_CHECKING:
     from chatmemory_django.models import Conversation
@@ -35,14 +35,15 @@ def read(using: str, conversation: Any, coder: Coder) -> Mapping[str, int]:
     return origin
 
 
-def copied(codec: RowCodec, source: Conversation, forked: Conversation, last: int) -> None:
+def copied(codec: Any, source: Conversation, forked: Conversation, last: int) -> None:
     """See ``RowCodec.copied``: what has another owner's key is encrypted again."""
     from chatmemory_django.contrib.encryption.models import Origin  # models are not loaded yet
 
     using: Any = forked._state.db
-    theirs = codec.at(address_of(source))
+    at = address_of(source, using)
+    theirs = codec.at(at)
     own: Any = codec.at(address_of(forked))
-    if codec.has_owner_keys and forked.owner_id != source.owner_id:
+    if forked.owner_id != source.owner_id and (codec.has_owner_keys or codec.owner_keys.has(at.owner, using)):
         _encrypt_again(theirs, own, forked)
     elif last:
         origin = {key: min(end, last) for key, end in read(using, source.pk, theirs).items()}

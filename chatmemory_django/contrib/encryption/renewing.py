@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -90,23 +90,28 @@ def encrypt_files(cipher: RowCodec, conversation: Conversation) -> int:
 
 
 @contextmanager
-def moving(cipher: RowCodec, conversation: Conversation, using: str) -> Iterator[None]:
-    """Encrypt what *conversation* has for its new memory id and owner, if the write in this block changes them."""
+def moving(cipher: Any, conversation: Conversation, fields: Collection[str], using: str) -> Iterator[None]:
+    """Encrypt what *conversation* has for where it is once the block has written *fields*, whatever else it has."""
     with transaction.atomic(using=using, savepoint=False):
-        rows = Conversation.objects.using(using).select_for_update().defer("title")
-        before = rows.filter(pk=conversation.pk).first()
+        title = Conversation.objects.using(using).filter(pk=conversation.pk)
+        before = title.select_for_update().defer("title").first()
         yield
-        if before is None or (there := address_of(before, using)) == (at := address_of(conversation, using)):
+        if before is None:
             return
+        there, given = address_of(before, using), address_of(conversation, using)
+        at = there if "memory_id" not in fields else there._replace(memory_id=given.memory_id)
+        at = at if not {"owner", "owner_id"} & set(fields) else at._replace(owner=given.owner)
         theirs: Any = cipher.at(there)
         own: Any = cipher.at(at)
-        if cipher.has_owner_keys and there.owner != at.owner:
+        written = given if "title" in fields else there
+        if written != at:
+            for stored in filter(None, title.values_list(as_stored("title"), flat=True)):
+                title.update(title=Stored(own.encode(cipher.at(written).decode(stored, TITLE), TITLE)))
+        if there.owner != at.owner and (cipher.has_owner_keys or cipher.owner_keys.has(there.owner, using)):
+            after = title.defer("title").get()
             start, count = 0, len(theirs.origin) + 1  # which is read before it is encrypted for the new owner
             while count:
-                _, count, start = encrypt_some(cipher, conversation, start=start, theirs=theirs)
-            encrypt_files(cipher, conversation)
-            return
-        title = Conversation.objects.using(using).filter(pk=conversation.pk)
-        for stored in title.values_list(as_stored("title"), flat=True):
-            if stored and (own.writes_plain or not stored.startswith(own.head(TITLE))):
-                title.update(title=Stored(own.encode(theirs.decode(stored, TITLE), TITLE)))
+                _, count, start = encrypt_some(cipher, after, start=start, theirs=theirs)
+            if own.writes_plain:  # all is plain now, and what only the old owner's key decrypts would stop a fork
+                Origin.objects.using(using).filter(pk=conversation.pk).delete()
+            encrypt_files(cipher, after)

@@ -36,10 +36,18 @@ class Command(ConversationsCommand):
             is_or_not = "is not" if self.decrypts else "is"
             raise CommandError(f"CHATMEMORY['ENCRYPTION']['PLAIN'] {is_or_not} 'write', so others would undo this.")
         conversations = self.conversations(**selection)
-        wrapped = 0 if self.decrypts else wrap_keys(conversations.db, dry_run=dry_run)
+        failed: list[str] = []
+
+        def refused(key_id: str, error: Exception) -> None:
+            failed.append(f"{key_id!r}: {error}")
+            self.stderr.write(failed[-1])
+
+        wrapped = 0 if self.decrypts else wrap_keys(conversations.db, dry_run=dry_run, refused=refused)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance(), refused=self.refuse)
         self.stdout.write(f"{rows:,} rows to {self.verb}." if dry_run else f"{self.done} {rows:,} rows.")
         if wrapped:
             owners = f"{wrapped:,} keys of owners"
             self.stdout.write(f"{owners} to encrypt." if dry_run else f"Encrypted {owners}.")
+        if failed and not self.unreadable:  # which is said of the conversations otherwise
+            raise CommandError(f"{len(failed)} of the owners' keys cannot be decrypted, first {failed[0]}")
