@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from django.utils.functional import LazyObject
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import MAX_MEMORY_ID_LENGTH
 from chatmemory_django.signals import security_event
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
 logger = logging.getLogger("chatmemory.security")
+
+SHOWN = 255
+"""How many characters of a memory id are reported: as many as one has at most, while a URL may be longer."""
 
 
 class SecurityEvent(StrEnum):
@@ -59,7 +61,7 @@ def report(
     about = {
         "address": address,
         "user": None if user is None else str(user),
-        "memory_id": None if memory_id is None else str(memory_id)[:MAX_MEMORY_ID_LENGTH],  # a URL may be long
+        "memory_id": None if memory_id is None else str(memory_id)[:SHOWN],
     }
     # What a client may have chosen is logged as a literal, so that it cannot begin another line, or look like the rest.
     values = (event.value, _shown(address), about["user"], about["memory_id"])
