@@ -49,5 +49,5 @@ class Command(ConversationsCommand):
         if wrapped:
             owners = f"{wrapped:,} keys of owners"
             self.stdout.write(f"{owners} to encrypt." if dry_run else f"Encrypted {owners}.")
-        if failed and not self.unreadable:  # which is said of the conversations otherwise
+        if failed and not self.unreadable:  # which is reported of the conversations otherwise
             raise CommandError(f"{len(failed)} of the owners' keys cannot be decrypted, first {failed[0]}")
