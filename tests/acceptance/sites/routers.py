@@ -1,6 +1,13 @@
 """Database routers of a site with two databases."""
 
-IN_CHAT = {"chatmemory", "chatmemory_chat", "chatmemory_files", "chatmemory_records", "example_project"}
+IN_CHAT = {
+    "chatmemory",
+    "chatmemory_chat",
+    "chatmemory_files",
+    "chatmemory_holds",
+    "chatmemory_records",
+    "example_project",
+}
 
 
 class ByApp:
