@@ -44,11 +44,6 @@ def has_owner_keys(request, settings) -> bool:
 
 
 @pytest.fixture
-def ann() -> Any:
-    return get_user_model().objects.create_user("ann")
-
-
-@pytest.fixture
 def eve() -> Any:
     return get_user_model().objects.create_superuser("eve")
 

@@ -37,11 +37,6 @@ def owner_keys(request, settings) -> bool:
 
 
 @pytest.fixture
-def ann() -> Any:
-    return get_user_model().objects.create_user("ann")
-
-
-@pytest.fixture
 def eve() -> Any:
     return get_user_model().objects.create_user("eve")
 

@@ -90,11 +90,6 @@ def with_owner_keys(settings) -> None:
 
 
 @pytest.fixture
-def ann() -> Any:
-    return get_user_model().objects.create_user("ann")
-
-
-@pytest.fixture
 def ben() -> Any:
     return get_user_model().objects.create_user("ben")
 
