@@ -292,6 +292,21 @@ class TestOtherWriters:
         assert {*conversation.messages.all()} == {*conversation.memory()}
         assert conversation.memory_messages == len(left)
 
+    def test_a_question_stays_open_when_what_continues_from_it_is_in_the_memory_already(self):
+        """Found by the soak test: nothing is stored, so nothing is its answer."""
+        broken_off = filled("c")
+        with pytest.raises(RuntimeError), broken_off.turn("early") as turn:
+            turn.add(QUESTION)
+            raise RuntimeError
+        question = Message.objects.order_by("sequence").last().sequence
+        before = rows_of("c"), list(Conversation.objects.values())
+
+        broken_off.add(SystemMessage("Be brief."), after=question)
+
+        assert (rows_of("c"), list(Conversation.objects.values())) == before
+        broken_off.add(ANSWER, after=question)
+        assert all(row.is_complete for row in Message.objects.all())
+
     @pytest.mark.parametrize("limit", [1, 2, 3, 6, 20])
     def test_an_early_turn_of_many_questions_evicts_like_as_many_adds(self, limit):
         turned, expected = filled("turned"), filled("expected")
