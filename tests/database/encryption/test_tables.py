@@ -634,7 +634,9 @@ class TestOwners:
         asked = []
         for name in ("wrap", "unwrap"):
             do = getattr(Keys, name)
-            monkeypatch.setattr(Keys, name, lambda self, it, do=do, name=name: asked.append(name) or do(self, it))
+            monkeypatch.setattr(
+                Keys, name, lambda self, *a, do=do, name=name, **k: asked.append(name) or do(self, *a, **k)
+            )
 
         for number in range(3):
             begin(str(number), ann)
