@@ -125,7 +125,7 @@ class Cipher:
         for key_id in worn(found, conversations):
             cure = "encrypt_chatmemory --rekey-owners" if key_id.startswith(OWNER_PREFIX) else "a new first key in KEYS"
             write(
-                f"The key {key_id!r} has {MANY_VALUES:,} values or more, and may encrypt 2**32, those included that are "
+                f"The key {key_id!r} has {MANY_VALUES:,} values or more, and may encrypt 2**32, with those that are "
                 f"gone: replace it, by {cure}."
             )
             findings += 1
