@@ -63,7 +63,7 @@ class Command(ConversationsCommand):
             self.stdout.write(f"{replaced.new:,} owners {'to get' if dry_run else 'have'} a new key.")
         if replaced.deleted:
             self.stdout.write(f"{'To delete' if dry_run else 'Deleted'} {replaced.deleted:,} old keys of owners.")
-        if replaced.stay:
+        if replaced.stay and not dry_run:
             self.stdout.write(f"{replaced.stay:,} old keys of owners stay: run the command again in a day.")
         if failed and not self.unreadable:  # which is reported of the conversations otherwise
             raise CommandError(f"{len(failed)} of the owners' keys cannot be decrypted, first {failed[0]}")

@@ -201,7 +201,8 @@ class Walk:
         assert set(there) == set(self.texts)
         for memory_id, conversation in there.items():
             stored = rows(
-                f"SELECT sequence, text FROM chatmemory_message WHERE conversation_id = {conversation} ORDER BY sequence"
+                "SELECT sequence, text FROM chatmemory_message "
+                f"WHERE conversation_id = {conversation} ORDER BY sequence"
             )
             assert len(stored) == len(self.texts[memory_id])
             readable = [can_be_read(value, conversation) for _, value in stored]

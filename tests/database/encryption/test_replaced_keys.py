@@ -14,14 +14,15 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Value
+from django.db.models.functions import Replace
 
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.leases import take
 from chatmemory_django.chat.runs.streams import Maker, Piece, encoded
 from chatmemory_django.chat.runs.tables import Run
 from chatmemory_django.chat.runs.taking import Given, Kept
-from chatmemory_django.contrib.encryption import kept
+from chatmemory_django.contrib.encryption import Keys, kept
 from chatmemory_django.contrib.encryption.ciphers import Cipher, install, installed
 from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.db import row_codec
@@ -256,6 +257,33 @@ class TestReplacing:
 
         assert sorted(OwnerKey.objects.values_list("number", flat=True)) == [1, 2]
         assert read("a") == [ASKED, ASKED]
+
+
+class Service(Keys):
+    """Keys of owners are in another service, which opens what it is given for the same owner."""
+
+    def wrapped_now(self) -> str:
+        return "s2:"
+
+    def wrap(self, key: bytes, *, owner: str) -> str:
+        return f"s2:{owner}:{key.hex()}"
+
+    def unwrap(self, wrapped: str, *, owner: str) -> bytes:
+        _, own, key = wrapped.split(":")
+        assert own == owner
+        return bytes.fromhex(key)
+
+
+def test_a_service_is_given_the_owner_when_it_wraps_and_unwraps(site, ann, eve):
+    site(CLASS=f"{__name__}.Service")
+    begin("a", ann)
+    begin("e", eve)
+
+    assert "2 owners have a new key." in rekey()
+    OwnerKey.objects.update(wrapped=Replace(F("wrapped"), Value("s2:"), Value("s1:")))
+    assert "Encrypted 4 keys of owners." in rekey()
+
+    assert read("a") == read("e") == [ASKED, ASKED]
 
 
 class TestSeconds:
