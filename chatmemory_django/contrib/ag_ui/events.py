@@ -62,7 +62,7 @@ class RunEvents:
                     yield "".join(map(encode, events))
 
     def of(self, chunk: Chunk) -> list[Event]:
-        """Return the events that say the same as *chunk*."""
+        """Return the events that have the same meaning as *chunk*."""
         kind, delta = chunk["type"], chunk.get("delta", "")
         message = {"messageId": f"{self._answer}{PART}{chunk.get('id', '')}"}
         match kind:

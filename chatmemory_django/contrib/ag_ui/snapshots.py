@@ -11,7 +11,7 @@ from chatmemory_django.contrib.ag_ui.events import Event, as_text, denied, inter
 from chatmemory_django.contrib.ag_ui.inputs import PART, shown_call_id
 
 
-class Snapshot(NamedTuple):
+class MessagesSnapshot(NamedTuple):
     """The messages, and what the calls of the last answer wait for."""
 
     messages: list[dict[str, Any]]
@@ -20,7 +20,7 @@ class Snapshot(NamedTuple):
     """The calls that the client runs."""
 
     @classmethod
-    def of(cls, ui_messages: Iterable[Mapping[str, Any]]) -> Snapshot:
+    def of(cls, ui_messages: Iterable[Mapping[str, Any]]) -> MessagesSnapshot:
         """Return *ui_messages*, oldest first, as AG-UI has them."""
         snapshot = cls([], [], [])
         for message in ui_messages:

@@ -13,7 +13,7 @@ from chatmemory_django.chat.http.asking import body_of
 from chatmemory_django.chat.http.views import Protocol, answering, following, newest, respond, streamed
 from chatmemory_django.contrib.ag_ui.events import HEADERS, RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
-from chatmemory_django.contrib.ag_ui.snapshots import Snapshot
+from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.private import private
 
@@ -42,7 +42,7 @@ async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         asked = RunInput.of(await in_thread(body_of, request))
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    snapshot = Snapshot.of(await newest(request, asked.thread_id, request.path.removesuffix("connect")))
+    snapshot = MessagesSnapshot.of(await newest(request, asked.thread_id, request.path.removesuffix("connect")))
     events = RunEvents(asked.thread_id, asked.run_id)
     first = [events.started(), {"type": "MESSAGES_SNAPSHOT", "messages": snapshot.messages}]
     pieces = await following(request, asked.thread_id)

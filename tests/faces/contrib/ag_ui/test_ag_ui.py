@@ -15,7 +15,7 @@ from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.contrib.ag_ui.events import RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
-from chatmemory_django.contrib.ag_ui.snapshots import Snapshot
+from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Message
 from tests.faces.chat.http.test_http import (
@@ -106,7 +106,7 @@ class TestStreamsAndSnapshots:
         chunks = [chunk for event in events for chunk in stream.feed(event)] + stream.finish()
 
         sent = [each for chunk in chunks for each in run.of(chunk)]
-        shown = Snapshot.of(to_ui_messages(rows_of_answer(events, "a")))
+        shown = MessagesSnapshot.of(to_ui_messages(rows_of_answer(events, "a")))
 
         for event in sent:
             EVENTS.validate_python(event)
@@ -115,7 +115,7 @@ class TestStreamsAndSnapshots:
 
     @given(answers())
     def test_all_messages_of_an_answer_name_it_when_they_are_posted(self, events):
-        shown = Snapshot.of(to_ui_messages(rows_of_answer(events, "a")))
+        shown = MessagesSnapshot.of(to_ui_messages(rows_of_answer(events, "a")))
         posted = [
             {"id": "q", "role": "user", "content": "Hi."},
             *shown.messages,
@@ -131,14 +131,14 @@ class TestStreamsAndSnapshots:
 
 def compared(messages: list[dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
     """Return *messages* as a stream and the history must have them: results in any order, and the same JSON."""
-    said, results = [], {}
+    shown, results = [], {}
     for message in messages:
         if message["role"] == "tool":
             results[message["toolCallId"]] = message["content"]  # a result of a stream has no error beside it
         else:
             calls = [(call["id"], call["function"]["name"], value_of(call)) for call in message.get("toolCalls", ())]
-            said.append((message["id"], message["role"], message.get("content", ""), calls))
-    return said, results
+            shown.append((message["id"], message["role"], message.get("content", ""), calls))
+    return shown, results
 
 
 def value_of(call: dict[str, Any]) -> Any:
