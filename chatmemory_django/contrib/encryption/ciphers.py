@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -238,8 +238,9 @@ class _Coder:
             living = owner.living
             if living is None and self._is_begun and row:
                 living = row[0]  # an answer, say, whose conversation is known by its memory id
-            there = None if column == TITLE else self._conversation(owner.key)  # a title is there first
-            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living, there)
+            # A title is encrypted before its conversation is there.
+            is_there = None if column == TITLE else partial(self._is_there, owner.key)
+            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living, is_there)
         return owner.keys[self._using]
 
     @cached_property
@@ -251,15 +252,16 @@ class _Coder:
         found = _owner_in(self._using, conversation)
         return None if isinstance(found, EllipsisType) else _Owner(found, conversation)
 
-    def _conversation(self, owner: str) -> ConversationQuerySet | None:
-        """Return the query of the conversation of *owner* whose row this is; None if no conversation is named."""
+    def _is_there(self, owner: str) -> bool:
+        """Return whether the conversation of *owner* is there, if one is named, and lock it: it cannot go then."""
         from chatmemory_django.models import Conversation  # models are not loaded yet
 
         key, memory_id = self._address.conversation, self._address.memory_id
         if key is None and memory_id is None:
-            return None
-        named: dict[str, Any] = {"memory_id": memory_id} if key is None else {"pk": key}
-        return Conversation.objects.using(self._using).filter(owner=owner, **named)
+            return True
+        named: dict[str, Any] = {"owner": owner, **({"memory_id": memory_id} if key is None else {"pk": key})}
+        own = Conversation.objects.using(self._using).filter(**named)
+        return own.select_for_update().values_list("pk").first() is not None
 
     @cached_property
     def origin(self) -> Mapping[str, int]:

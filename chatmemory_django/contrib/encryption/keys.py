@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from chatmemory_django.contrib.encryption.models import OwnerKey
-    from chatmemory_django.models import Conversation
 
 MAX_CACHED = 10_000
 """How many keys of owners a process has at most, in about 5 MB."""
@@ -153,12 +152,12 @@ class OwnerKeys:
         owner: str,
         using: str,
         living: Hashable = None,
-        conversation: QuerySet[Conversation] | None = None,
+        is_there: Callable[[], bool] | None = None,
     ) -> Key:
         """
         Return the key that encrypts for *owner* in the database *using*; create it if there is none.
 
-        None is created for a *conversation*, a query of it, that is not there: an owner who was erased must not get one
+        None is created unless what is encrypted *is_there*, which locks it: an owner who was erased must not get one
         again by what is still being written. That is a ``ConversationErasedError``.
 
         The database is not asked again as long as *living*, a conversation of the owner, is there. Another process may
@@ -172,8 +171,7 @@ class OwnerKeys:
             # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
             row = _newest(owner, using) if _lock(owner, using) else None
             if row is None:
-                # Locked, so that it goes after its owner has a key, or is gone.
-                if conversation is not None and conversation.select_for_update().values_list("pk").first() is None:
+                if is_there is not None and not is_there():
                     raise ConversationErasedError("The conversation was erased in the meantime; nothing is encrypted.")
                 row = self._added(owner, using, 1)
         key = self._from_cache(*_place(using), row.id)
