@@ -26,7 +26,6 @@ from chatmemory_django.operations import erase, fork
 from chatmemory_django.provider import get_chat_memory
 from tests.database.encryption.dumps import dump, restore
 from tests.database.encryption.test_replaced_keys import days_later
-from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,7 +221,8 @@ class Walk:
                     get_chat_memory(memory_id).messages()
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(16)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
 def test_a_walk_through_dumps_keys_and_erasures_reads_what_was_written_or_nothing(seed, settings):
     settings.CHATMEMORY = {}
     walk = Walk(seed, settings)
