@@ -464,7 +464,7 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     is_array = cursor.db.vendor == "postgresql"
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
     found = list(front) if all(first[len(State._fields) : end]) else []
-    if row_codec.installed is not None:
+    if row_codec.installed is not None and found:
         coder = row_codec.installed.at(_address(cursor, key, first[0], owner))
         found = _decoded(found, coder, {"payload": 2}, sequence=0, type=1)
     return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(found))))
@@ -637,10 +637,14 @@ def _decoded(
     rows: Sequence[Sequence[Any]], coder: Coder, columns: Mapping[str, int], *, sequence: int, type: int
 ) -> list[Any]:
     """Return *rows*, whose *sequence* and *type* have these indexes, with the *columns* as *coder* decodes them."""
-    changed = [list(row) for row in rows]
+    parts: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    sequences, types = parts[sequence], parts[type]
     for column, index in columns.items():
-        label = TEXTS[column]
-        for row in changed:
-            if value := row[index]:
-                row[index] = coder.decode(value, label, (row[sequence], row[type]))
-    return changed
+        stored, label = parts[index], TEXTS[column]
+        if all(stored):
+            parts[index] = coder.decode_all(stored, label, sequences, types)
+        elif any(stored):
+            some, *places = (list(compress(each, stored)) for each in (stored, sequences, types))
+            texts = iter(coder.decode_all(some, label, *places))
+            parts[index] = [each and next(texts) for each in stored]
+    return list(zip(*parts, strict=True))
