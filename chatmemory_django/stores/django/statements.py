@@ -25,7 +25,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
-from msgspec.structs import asdict, astuple
+from msgspec.structs import astuple
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.moments import EARLIEST, to_moment
@@ -35,7 +35,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
-from chatmemory_django.models.messages import TEXTS, encoded_texts, texts_as_stored
+from chatmemory_django.models.messages import TEXTS, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
 from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
@@ -611,8 +611,9 @@ def _with_rows(values: dict[str, Any], rows: Sequence[NewRow], coder: Coder | No
     for index, row in enumerate(rows):
         values.update(zip(_names_of(index), astuple(row), strict=True))
         if coder is not None:
-            texts = encoded_texts(coder, row.sequence, row.type, asdict(row))
-            values.update((f"{column}_{index}", text) for column, text in texts.items())
+            for column, label in TEXTS.items():
+                if text := getattr(row, column):
+                    values[f"{column}_{index}"] = coder.encode(text, label, (row.sequence, row.type))
     return values
 
 
