@@ -190,7 +190,7 @@ class _Coder:
     def decode_all(
         self, stored: Sequence[str], column: str, sequences: Sequence[int], types: Sequence[str]
     ) -> list[str]:
-        with suppress(EncryptionError):  # one by one, it says which value is not, and why
+        with suppress(EncryptionError):  # one by one, the error names what is wrong
             key = self._key_of(stored[0], column)
             if key is not None:
                 start = f"{PREFIX}{key.id}:{self._start(column)}"
