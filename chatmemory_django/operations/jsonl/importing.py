@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
 
-_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before")
+_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before", "is_cleared")
 _OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
 """The columns of a message that are as its line has them, and those that are as the store writes them."""
 
@@ -285,6 +285,8 @@ class _Import:
                 _check_files(message, line.verbatim, remote=self.limits.remote_files is not False)
             new = new_row(NewMessage(message, metadata, line.client_message_id, line.verbatim))
             on_path = self._branches.add(line, new.type)
+            if line.is_cleared and new.type != MessageType.TOOL_EXECUTION_RESULT:
+                raise ValueError(f"is_cleared is true, but only results of tools are cleared, not {new.type}.")
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
         self._check_type(number, new.type, line.verbatim)
