@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr, replace
 from chatmemory_django.core.limits import texts_of
 from chatmemory_django.messages import ChatMessage, TextContent, ToolExecutionResultMessage
 
-CLEARED = "[The result of {name} was cleared to save space. Call it again if you need the result.]"
+CLEARED = "[The result of {name} was cleared to save space. Call it again if needed.]"
 """What a model reads in the place of a result: the same for each result of a tool, so that prompt caches hold."""
 
 
@@ -43,7 +43,7 @@ class ClearToolResults(msgspec.Struct, frozen=True, kw_only=True):
         force_setattr(self, "exclude", frozenset(self.exclude))
 
     def is_enough(self, freed: int) -> bool:
-        """Return whether no message must leave besides, if clearing has *freed* so much, and the memory then fits."""
+        """Return whether a memory that fits after clearing has *freed* so much stays above its ``evict_to``."""
         return self.at_least is not None and freed >= self.at_least
 
     @classmethod

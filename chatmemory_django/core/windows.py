@@ -352,7 +352,7 @@ class Eviction:
         if self.window.clears is not None:
             freed = self._clear_results(self.window.clears)
             total -= freed
-            if self.window.clears.is_enough(freed):
+            if self.window.clears.is_enough(freed) and total <= limit:
                 low = None
         is_over = total > limit or (low is not None and total > low)
         self.is_limited |= self.keeps_from != NOTHING_LEAVES and is_over

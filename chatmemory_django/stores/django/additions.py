@@ -258,7 +258,7 @@ class Addition:
             after = after._replace(kept_out_through=rows[-1].sequence)
         kept = [row for row in start.uncounted if row.sequence not in gone]  # usually none
         added = {row.sequence for row in rows}
-        cleared = {key: each for key, each in eviction.cleared.items() if key not in gone and key not in added}
+        cleared = {key: each for key, each in eviction.cleared.items() if key not in added}
         counts = counts_of(kept, self._counted) if kept else {}
         if window.counter:
             counts |= {key: each.cost or 0 for key, each in cleared.items()}
