@@ -26,16 +26,18 @@ WARM = 50
 RESULTS = (300, 1_000, 2_500)
 """How many tokens the result of a tool has."""
 
-WHOLE, HALF = 8_000, 4_000
-RECOMMENDED: Mapping[str, object] = {"clear_tool_results": {"keep": 1}}
 WINDOWS: Mapping[str, Mapping[str, object]] = {
-    "`max_tokens=8000`": {"max_tokens": WHOLE},
-    "`max_tokens=8000, evict_to=6000`": {"max_tokens": WHOLE, "evict_to": 6_000},
-    "the same, and `clear_tool_results={'keep': 1}`": {"max_tokens": WHOLE, "evict_to": 6_000, **RECOMMENDED},
-    "`max_tokens=4000, evict_to=3500, clear_tool_results={'keep': 1}`": {
-        "max_tokens": HALF,
-        "evict_to": 3_500,
-        **RECOMMENDED,
+    "`max_tokens=8000`": {"max_tokens": 8_000},
+    "`max_tokens=8000, evict_to=6000`": {"max_tokens": 8_000, "evict_to": 6_000},
+    "the same, with `{'keep': 1, 'at_least': 500}`": {
+        "max_tokens": 8_000,
+        "evict_to": 6_000,
+        "clear_tool_results": {"keep": 1, "at_least": 500},
+    },
+    "`max_tokens=4000, evict_to=3000`, with `{'keep': 1, 'at_least': 250}`": {
+        "max_tokens": 4_000,
+        "evict_to": 3_000,
+        "clear_tool_results": {"keep": 1, "at_least": 250},
     },
 }
 

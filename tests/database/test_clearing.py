@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from chatmemory_django.admin.reasons import WORDS, read_reasons
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.core.reasons import Reason
 from chatmemory_django.memory import ChatMemory, ClearToolResults, MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import (
@@ -33,6 +32,7 @@ from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
+from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.oracle import Clears, Oracle, Window, marker
 
 pytestmark = pytest.mark.django_db
@@ -244,23 +244,23 @@ class TestInTheDatabase:
         assert statements(memory.messages) == statements(other.messages)
         assert statements(lambda: room.add(UserMessage("hi"))) == statements(lambda: roomy.add(UserMessage("hi")))
 
-    def test_a_turn_of_an_assistant_sends_markers_and_stores_them_when_it_ends(self, memory):
-        sent = []
+    def test_an_answer_is_sent_markers_to_make_room_and_reads_its_own_results_whole(self, memory):
+        memory.clear()
+        chatted(memory, 4)
+        assert not any(are_cleared(memory.messages()))
+        model = ScriptedModel(calling(("new", "look", "{}")), "done")
 
-        class Model:
-            model_name = "test"
+        Assistant(model, tools=[look], memory=lambda **options: memory).chat("a", "look " * 20)
 
-            def chat(self, messages, **options):
-                sent.append(list(messages))
-                return ChatResponse(AiMessage("done " * 5))
+        assert [any(are_cleared(each)) for each in model.sent] == [False, True]
+        assert are_cleared(model.sent[1])[-1] is False
+        assert questions(memory) == sum(isinstance(each, UserMessage) for each in model.sent[1]) == 5
+        assert are_cleared(memory.messages()) == are_cleared(model.sent[1])
 
-        assistant = Assistant(Model(), memory=lambda **options: memory)
-        for number in range(6):
-            assistant.chat("a", f"question {number} of many words, as it is")
-        before = memory.messages()
 
-        assert any(are_cleared(sent[-1]))
-        assert memory.messages() == before
+def look() -> str:
+    """Look."""
+    return "seen " * 110
 
 
 def statements(call: Callable[[], object]) -> int:
