@@ -61,9 +61,9 @@ class ChatMemory(ABC):
     ``set`` stays away, and so does what a summary covers. None, the default, is False, as in LangChain4j, unless
     ``get_chat_memory`` or an assistant makes the memory.
 
-    With *clear_tool_results*, ``True`` or options as ``ClearToolResults`` has them, the ``add`` that would evict messages
-    first puts a marker in the place of each old result of a tool. Only the memory has the marker: in a store with a
-    history, the row keeps the result. What was cleared stays cleared, also for a larger limit.
+    With *clear_tool_results*, ``True`` or options as ``ClearToolResults`` has them, the ``add`` that would evict
+    messages first puts a marker in the place of each old result of a tool. In the Django store, only the memory has the
+    marker, and the row keeps the result. What was cleared stays cleared, also for a larger limit.
     """
 
     def __init__(

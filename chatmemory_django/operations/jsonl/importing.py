@@ -285,8 +285,6 @@ class _Import:
                 _check_files(message, line.verbatim, remote=self.limits.remote_files is not False)
             new = new_row(NewMessage(message, metadata, line.client_message_id, line.verbatim))
             on_path = self._branches.add(line, new.type)
-            if line.is_cleared and new.type != MessageType.TOOL_EXECUTION_RESULT:
-                raise ValueError(f"is_cleared is true, but only results of tools are cleared, not {new.type}.")
         except ValueError as exc:
             raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
         self._check_type(number, new.type, line.verbatim)
