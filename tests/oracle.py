@@ -136,9 +136,9 @@ class Oracle:
         return [*self._lead(), *self._present(self.summary), *self._rest()]
 
     def memory_messages(self) -> list[ChatMessage]:
-        return [self.said(each) for each in self.memory()]
+        return [self.remembered(each) for each in self.memory()]
 
-    def said(self, sequence: int) -> ChatMessage:
+    def remembered(self, sequence: int) -> ChatMessage:
         """Return what the memory has of a message: of a result that is cleared, a marker."""
         message = self.messages[sequence]
         return marker(message) if sequence in self.cleared else message
@@ -169,7 +169,7 @@ class Oracle:
         there = [each for each in self.path() if behind < each < self._start() and not self._is_system(each)]
 
         def size(back: Sequence[int]) -> int:
-            return window.total([self.said(each) for each in (*self.memory(), *back)])
+            return window.total([self.remembered(each) for each in (*self.memory(), *back)])
 
         most = window.limit if window.evict_to is None or size(there) <= window.limit else window.evict_to
         possible = (there[index:] for index in range(len(there)) if not self._is_result(there[index]))
@@ -482,7 +482,7 @@ class Oracle:
             if self.pinned is None and self._is_system(first):
                 self.pinned = first
             else:
-                total -= sum(window.cost(self.said(each)) for each in self.window[:size])
+                total -= sum(window.cost(self.remembered(each)) for each in self.window[:size])
             del self.window[:size]
         if total > window.limit:
             self.summary = None
@@ -501,11 +501,11 @@ class Oracle:
         answered = self.window[: users[-1]] if users else []
         freed = 0
         for each in results:
-            said = self.said(each)
-            if each in newest or each not in answered or said.tool_name in window.clears.exclude:
+            result = self.remembered(each)
+            if each in newest or each not in answered or result.tool_name in window.clears.exclude:
                 continue
-            saved = window.cost(said) - window.cost(marker(said))
-            longer = len("".join(content.text for content in said.contents)) > len(marker(said).text)
+            saved = window.cost(result) - window.cost(marker(result))
+            longer = len("".join(content.text for content in result.contents)) > len(marker(result).text)
             if saved > 0 or (window.estimator is None and longer):
                 self.cleared.add(each)
                 freed += saved
@@ -549,7 +549,7 @@ class Oracle:
     def _last_of(self, path: Sequence[int], front: Sequence[int], window: Window) -> list[int]:
         """Return the last messages of *path*, from the first one, reading backwards, that no longer fits."""
         for index in reversed(range(len(path))):
-            size = window.total([self.said(each) for each in (*front, *path[index:])])
+            size = window.total([self.remembered(each) for each in (*front, *path[index:])])
             if size > window.limit and not self._is_result(path[index]):
                 return list(path[index:])
         return list(path)
@@ -584,7 +584,7 @@ class Oracle:
 
     def _kept(self, old: Sequence[int], new: Sequence[str]) -> list[int]:
         """Return which of the *old* messages a *new* memory begins with, if it only drops some at the front."""
-        before = _comparable(self.said(each) for each in old)
+        before = _comparable(self.remembered(each) for each in old)
         if stay := _overlap(before, new):
             return list(old[-stay:])
         if old and self._is_system(old[0]) and before[:1] == new[:1] and (stay := _overlap(before[2:], new[1:])):

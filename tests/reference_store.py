@@ -231,9 +231,9 @@ class StoredConversation:
         return [key for key in front if key is not None] + self.window
 
     def messages(self) -> list[ChatMessage]:
-        return [self.said(key) for key in self.memory()]
+        return [self.remembered(key) for key in self.memory()]
 
-    def said(self, key: int) -> ChatMessage:
+    def remembered(self, key: int) -> ChatMessage:
         """Return what the memory has of message *key*."""
         row = self.rows[key]
         return cleared(row.message) if row.is_cleared else row.message
@@ -272,7 +272,7 @@ class StoredConversation:
         )
 
     def entry(self, key: int, window: Window) -> Entry:
-        message = self.said(key)
+        message = self.remembered(key)
         return to_entry(key, message, window.cost(message) if window.is_additive else None)
 
     def uncounted(self, key: int) -> Uncounted:
@@ -340,7 +340,7 @@ class StoredConversation:
         if new == list(map(message_to_json, self.messages())):
             return
         old = self.memory(without_summary=True)
-        before = [_Compared(self.said(key)) for key in old]
+        before = [_Compared(self.remembered(key)) for key in old]
         goes_on = continuation(before, list(map(_Compared, messages)))
         keeps_first, index = goes_on or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]

@@ -89,7 +89,7 @@ class TestAFullWindow:
         assert are_cleared(memory.messages())[:2] == [True, True]
         assert questions(chatted(memory_in(store, id="b", clear_tool_results=None))) < 8
 
-    def test_says_which_result_it_was_and_how_to_get_it_back(self, store):
+    def test_shows_which_result_it_was_and_how_to_get_it_back(self, store):
         found, *_ = results(chatted(memory_in(store)).messages())
 
         assert (found.id, found.tool_name) == ("0", "look")
@@ -172,9 +172,9 @@ class TestInTheDatabase:
         return Conversation.objects.get(memory_id="a")
 
     def test_rows_and_history_keep_the_results(self, conversation):
-        said = [message for number in range(8) for message in round_of(number)]
+        written = [message for number in range(8) for message in round_of(number)]
 
-        assert [row.chat_message for row in conversation.history()] == said
+        assert [row.chat_message for row in conversation.history()] == written
 
     def test_the_counters_are_of_what_is_sent(self, memory, conversation):
         sent = sum(map(ADDITIVE_WORDS.estimate_token_count_in_message, memory.messages()))
@@ -196,7 +196,7 @@ class TestInTheDatabase:
         sent = sum(map(ADDITIVE_LETTERS.estimate_token_count_in_message, other.messages()))
         assert conversation.memory_tokens == sent
 
-    def test_explain_and_the_admin_say_so(self, memory, conversation):
+    def test_explain_and_the_admin_show_it(self, memory, conversation):
         explained = memory.explain()
         cleared = [each for each in explained if each.reason == Reason.CLEARED]
 
@@ -313,7 +313,7 @@ windows = st.builds(
 )
 
 
-def it_is_as_the_oracle_says(store: ChatMemoryStore, window: Window, asked) -> int:
+def it_is_as_the_oracle(store: ChatMemoryStore, window: Window, asked) -> int:
     """Compare a chat in *store* with the oracle after each write; return how many results were cleared."""
     oracle = Oracle()
     memory = TokenWindowChatMemory(
@@ -327,9 +327,9 @@ def it_is_as_the_oracle_says(store: ChatMemoryStore, window: Window, asked) -> i
     for number, (tool, words, count, at_once) in enumerate(asked):
         calls = [ToolExecutionRequest(f"{number} {each}", tool, "{}") for each in range(count)]
         found = [ToolExecutionResultMessage.from_request(call, "word " * words) for call in calls]
-        said = [UserMessage(f"question {number}"), *([AiMessage(None, None, calls)] if calls else []), *found]
-        said.append(AiMessage("so it is " * (words // 8)))
-        for part in [said] if at_once else [[each] for each in said]:
+        written = [UserMessage(f"question {number}"), *([AiMessage(None, None, calls)] if calls else []), *found]
+        written.append(AiMessage("so it is " * (words // 8)))
+        for part in [written] if at_once else [[each] for each in written]:
             memory.add(*part)
             oracle.add(part, window)
             assert memory.messages() == oracle.seen(window).memory_messages()
@@ -338,18 +338,18 @@ def it_is_as_the_oracle_says(store: ChatMemoryStore, window: Window, asked) -> i
 
 
 @given(window=windows, asked=rounds)
-def test_a_memory_in_this_process_is_as_the_oracle_says(window, asked):
-    it_is_as_the_oracle_says(InMemoryChatMemoryStore(), window, asked)
+def test_a_memory_in_this_process_is_as_the_oracle(window, asked):
+    it_is_as_the_oracle(InMemoryChatMemoryStore(), window, asked)
 
 
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(window=windows, asked=rounds)
-def test_a_memory_in_the_database_is_as_the_oracle_says(window, asked):
-    it_is_as_the_oracle_says(DjangoChatMemoryStore(), window, asked)
+def test_a_memory_in_the_database_is_as_the_oracle(window, asked):
+    it_is_as_the_oracle(DjangoChatMemoryStore(), window, asked)
 
 
 def test_the_chats_of_these_comparisons_do_clear_results():
     window = Window(200, ADDITIVE_WORDS, clears=Clears(1))
 
-    assert it_is_as_the_oracle_says(InMemoryChatMemoryStore(), window, [("look", 20, 1, False)] * 14) > 5
+    assert it_is_as_the_oracle(InMemoryChatMemoryStore(), window, [("look", 20, 1, False)] * 14) > 5

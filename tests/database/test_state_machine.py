@@ -440,8 +440,8 @@ class InTheDatabase(InPlainDicts):
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
         for row in conversation.messages.exclude(counted_by=""):
             estimator = {"words": ADDITIVE_WORDS, "letters": ADDITIVE_LETTERS}[row.counted_by]
-            said = marker(row.chat_message) if row.is_cleared else row.chat_message
-            assert row.token_count == estimator.estimate_token_count_in_message(said)
+            sent = marker(row.chat_message) if row.is_cleared else row.chat_message
+            assert row.token_count == estimator.estimate_token_count_in_message(sent)
         sequences = {row.sequence for row in rows}
         remembered = Message.objects.in_memory().filter(conversation=conversation)
         assert set(remembered.values_list("sequence", flat=True)) == sequences
