@@ -252,7 +252,7 @@ class _Memory(Statement):
                 values.append(f"coalesce({is_own}, false)")
                 parameters = [*parameters, owner]
             array = "jsonb_build_array({})::text" if is_lateral else "json_array({})"
-            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0"
+            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0, false"
         if is_lateral:
             only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
             rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
