@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from chatmemory_django import observing
+from chatmemory_django.chat.answers.context import joined, needed_of
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
 from chatmemory_django.chat.answers.stored import not_accepted, show_decided
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
@@ -214,7 +217,7 @@ class Exchange:
         self._add_opening()
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
-                self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
+                self._context = joined([context, DECIDED])
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
@@ -279,18 +282,25 @@ class Exchange:
         self._is_first = not any(greeting != key < begun for key in texts)
         window = memory.window
         self._thinking_tokens = self._thinking_tokens or thinking_tokens(self._model, window)
-        sent = to_send(
+        send = partial(
+            to_send,
             entries,
             begun,
             window,
             summary_key=None if memory.summary is None else memory.summary.key,
-            context=self._context,
             pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
             overhead=self.memory.reserved_tokens + specification_tokens((), self._response_format, window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        try:
+            sent = send(context=self._context)
+        except (QuestionTooLongError, AnswerTooLongError):
+            if self._context == needed_of(self._context):
+                raise
+            self._context = needed_of(self._context)
+            sent = send(context=self._context)
         self._shortened = {
             each.message.id: list(sent.shortened[each.key])
             for each in (entries if sent.shortened else ())
