@@ -1,5 +1,5 @@
 """
-Functions of a site that make a text for one answer: its context, and the system message.
+Functions of a site that make something for one answer: its context, the system message, or the tools.
 
 They are called with those of ``NAMES`` that they name as parameters.
 """
@@ -60,15 +60,25 @@ class Checked:
 
     @private
     def text(self, values: Mapping[str, Any]) -> str | None:
-        """Return what the function returns for *values*, awaited if need be."""
-        returned = self.call(values)
-        return self._as_text(async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned)
+        """Return the text, or None, that the function returns for *values*."""
+        return self._as_text(self.value(values))
 
     @private
     async def atext(self, values: Mapping[str, Any]) -> str | None:
-        """See ``text``. A function that is not async runs in a thread."""
+        """See ``text``."""
+        return self._as_text(await self.avalue(values))
+
+    @private
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """Return what the function returns for *values*, awaited if need be."""
+        returned = self.call(values)
+        return async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned
+
+    @private
+    async def avalue(self, values: Mapping[str, Any]) -> Any:
+        """See ``value``. A function that is not async runs in a thread."""
         returned = self.call(values) if self.is_async else await in_slow_thread(self.call, values)
-        return self._as_text(await araisable(returned) if inspect.isawaitable(returned) else returned)
+        return await araisable(returned) if inspect.isawaitable(returned) else returned
 
     @private
     def call(self, values: Mapping[str, Any]) -> Any:

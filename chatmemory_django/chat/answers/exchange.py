@@ -105,7 +105,7 @@ class Exchange:
         *,
         model: ChatModel,
         is_early: bool,
-        tools: Sequence[ToolSpecification],
+        tools: Sequence[ToolSpecification],  # until ``use_tools``
         max_rounds: int,
         max_result_tokens: int | None,
         response_format: ResponseFormat | None,
@@ -179,6 +179,10 @@ class Exchange:
     def _use(self, turn: Turn) -> None:
         turn.fence = self._lease.fence
         self.turn = turn
+
+    def use_tools(self, tools: Sequence[ToolSpecification], tokens: int) -> None:
+        """Let the model use *tools*, whose specifications have so many *tokens*; before the exchange is opened."""
+        self._tools, self.memory.reserved_tokens = tuple(tools), tokens
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
