@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import uuid4
@@ -24,10 +25,12 @@ except ImportError as exc:
 
 from django.template import Context, Template
 from django.utils.functional import Promise
+from django.utils.timezone import get_default_timezone
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.beginning import Beginning
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
+from chatmemory_django.chat.answers.days import check_dates
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
 from chatmemory_django.chat.answers.observed import aobserved, observed
 from chatmemory_django.chat.answers.questions import Question
@@ -125,6 +128,9 @@ class Assistant:
     of the model uses at most, for budgets: by default as many tokens as the memory's window has, or 8,000 in a window
     of messages, and 4,000 of output.
 
+    With *dates*, the model is sent on which day each message of a user was written: one line in front of the first
+    message of a day, which is not stored. Days begin in the site's ``TIME_ZONE`` or, if *dates* is a time zone, there.
+
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
     identifies the message: the same one sent again has the stored answer if that has ended, and goes on from the last
@@ -172,6 +178,7 @@ class Assistant:
         name: str | None = None,
         labels: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
         reserves: TokenUsage | None = None,
+        dates: bool | tzinfo = False,
     ) -> None:
         for name_of, number in (("max_rounds", max_rounds), ("max_result_tokens", max_result_tokens)):
             if (type(number) is not int or number < 1) and not (number is None and name_of != "max_rounds"):
@@ -184,6 +191,8 @@ class Assistant:
         tokens = (0,) if reserves is None else (reserves.input, reserves.output)
         if any(type(each) is not int or not 0 <= each < 2**31 for each in tokens if each is not None):
             raise ValueError(f"reserves must have whole numbers of tokens, of at least 0, not {reserves!r}.")
+        if not isinstance(dates, bool | tzinfo):
+            raise TypeError(f"dates must be True, False or a time zone, like ZoneInfo('Europe/Berlin'), not {dates!r}.")
         self.model = model
         self.memory = memory
         self.memory_options = dict(memory_options or {})
@@ -206,6 +215,7 @@ class Assistant:
         self.name = name
         self._own_labels = labels_function(labels) if callable(labels) else checked_labels(labels or {})
         self.reserves = reserves
+        self.dates = dates
 
     @property
     def functions(self) -> Sequence[Checked]:
@@ -549,6 +559,8 @@ class Assistant:
         memory.labels = self._labels(memory_id, options)
         if _may_wait(self.tools):
             django_store(memory)
+        if self.dates is not False:
+            check_dates(memory)
         lease.check(memory)
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
@@ -567,6 +579,7 @@ class Assistant:
                 response_format=answer.response_format,
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
+                dates_in=get_default_timezone() if self.dates is True else self.dates or None,
             )
             named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
             beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from datetime import tzinfo
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.context import joined, needed_of
+from chatmemory_django.chat.answers.days import Days
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
@@ -114,6 +116,7 @@ class Exchange:
         resumed: Resumed | None = None,
         last_results: int = 0,
         greeting: str | None = None,
+        dates_in: tzinfo | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -133,6 +136,7 @@ class Exchange:
         self._answer_id = answer_id
         self._response_format = response_format
         self._greeting = greeting
+        self._day_of = None if dates_in is None else Days(dates_in)
         self._ahead = 0
         """How many messages of the turn are in front of the question that are sent like earlier ones."""
         self._system: str | None = None
@@ -219,6 +223,8 @@ class Exchange:
             _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
+        if self._day_of is not None:
+            self._day_of.read(self.memory, self.turn.unevicted()[0].entries())
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
                 self._context = joined([context, DECIDED])
@@ -292,6 +298,7 @@ class Exchange:
             begun,
             window,
             summary_key=None if memory.summary is None else memory.summary.key,
+            day_of=self._day_of,
             pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
             overhead=self.memory.reserved_tokens + specification_tokens((), self._response_format, window),
