@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
+from datetime import timedelta
 from typing import Protocol, Self
 
 import msgspec
@@ -40,6 +42,9 @@ class Window:
     that fits. So the beginning of what is sent stays the same until the limit is reached again, and a vendor's prompt
     cache holds. Without it, as in LangChain4j, no more is evicted than must be.
 
+    With *idle*, a memory is evicted down to the mark as well when it goes on after a longer pause than that, see
+    ``after``: by then, no cache knows its beginning any more.
+
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
@@ -59,7 +64,11 @@ class Window:
         keeps_all: bool = False,
         refills: bool = False,
         reserved: int = 0,
+        idle: timedelta | None = None,
     ) -> None:
+        self.idle = idle
+        self.is_cold = False
+        """Whether the memory is first evicted down to the mark, whatever its limit."""
         self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
         self.limit = limit - self.reserved
         self.evict_to = None if evict_to is None else evict_to - self.reserved
@@ -77,6 +86,22 @@ class Window:
     def unbounded(self) -> Window:
         """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
+
+    def after(self, pause: timedelta) -> Window:
+        """Return the window for what comes after such a *pause*."""
+        if self.idle is None or pause <= self.idle:
+            return self
+        cold = copy(self)
+        cold.is_cold = True
+        return cold
+
+    def at_once(self) -> Window:
+        """Return the window for what goes on, however long the pause was."""
+        if self.idle is None:
+            return self
+        warm = copy(self)
+        warm.idle = None
+        return warm
 
     @property
     def evicted_limit(self) -> int:
@@ -105,7 +130,7 @@ class Window:
         self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
     ) -> list[ChatMessage]:
         """Return a new list of those of *messages* that fit; see ``trimmed``."""
-        if costs is not None and self.overhead + sum(costs) <= self.limit:
+        if costs is not None and not self.is_cold and self.overhead + sum(costs) <= self.limit:
             return list(messages)
         return self.trimmed(messages, costs, summary=summary).messages()
 
@@ -178,6 +203,7 @@ class Eviction:
         self.pinned = pinned
         self.summary = summary
         self.total = total
+        self._is_cold = window.is_cold
         self.next_key = next_key
         self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
         self.is_limited = False
@@ -327,7 +353,8 @@ class Eviction:
     def trim(self) -> None:
         """Evict messages at the front, except a system message at index 0, if the memory exceeds its limit."""
         total = self.window.total(self.messages()) if self.total is None else self.total
-        if total > self.window.limit:
+        is_cold, self._is_cold = self._is_cold, False
+        if total > self.window.limit or (is_cold and total > (self.window.evict_to or total)):
             self._make_room(total)
         self._pin_leading()
 

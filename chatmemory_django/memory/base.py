@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import observing
@@ -38,6 +39,7 @@ class MemoryOptions(TypedDict, total=False):
     id: object
     store: ChatMemoryStore | SimpleChatMemoryStore | None
     evict_to: Limit | None
+    idle: timedelta | None
     always_keep_system_message_first: bool
     start_on_user: bool
     repair_tools: bool
@@ -50,7 +52,9 @@ class ChatMemory(ABC):
 
     *id* names the memory in its *store*; without a store, the memory exists only in this object. With *evict_to*, a
     memory that exceeds its limit is evicted down to that lower mark, which is of the limit's unit: what is sent then
-    begins with the same messages for many turns, as prompt caches need. The newest message stays. Two options change
+    begins with the same messages for many turns, as prompt caches need. The newest message stays. After a pause longer
+    than *idle*, when no cache has it any more, it is evicted down to the mark at once, if the store knows its last
+    activity, as that in Django's database does. Two options change
     what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
     messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
 
@@ -66,6 +70,7 @@ class ChatMemory(ABC):
         id: object = "default",
         store: ChatMemoryStore | SimpleChatMemoryStore | None = None,
         evict_to: Limit | None = None,
+        idle: timedelta | None = None,
         always_keep_system_message_first: bool = False,
         start_on_user: bool = False,
         repair_tools: bool = False,
@@ -74,6 +79,7 @@ class ChatMemory(ABC):
         memory_key(id)
         self.id = id
         self.evict_to = evict_to
+        self.idle = idle
         self.always_keep_system_message_first = always_keep_system_message_first
         self.start_on_user = start_on_user
         self.repair_tools = repair_tools
@@ -322,8 +328,11 @@ class ChatMemory(ABC):
         evict_to = None if self.evict_to is None else self._limit("evict_to", self.evict_to)
         if evict_to is not None and evict_to >= most:
             raise ValueError(f"evict_to must be less than {name}, which is {most}, not {evict_to}.")
+        if self.idle is not None and (not isinstance(self.idle, timedelta) or evict_to is None):
+            raise ValueError(f"idle must be a timedelta, beside evict_to, or None, not {self.idle!r}.")
         reserved = 0 if estimator is None else self.reserved_tokens
-        options = most, estimator, evict_to, self.always_keep_system_message_first, self.refill is True, reserved
+        first, refills = self.always_keep_system_message_first, self.refill is True
+        options = most, estimator, evict_to, first, refills, reserved, self.idle
         if self._made is None or self._made[0] != options:  # a turn asks several times, and few limits change
             self._made = (
                 options,
@@ -331,9 +340,10 @@ class ChatMemory(ABC):
                     most,
                     estimator,
                     evict_to=evict_to,
-                    always_keep_system_message_first=self.always_keep_system_message_first,
-                    refills=self.refill is True,
+                    always_keep_system_message_first=first,
+                    refills=refills,
                     reserved=reserved,
+                    idle=self.idle,
                 ),
             )
         return self._made[1]

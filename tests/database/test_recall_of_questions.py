@@ -15,6 +15,7 @@ from chatmemory_django.chat.answers.recall import MAX_LIMIT, of_question
 from chatmemory_django.chat.answers.too_long import QuestionTooLongError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.model import ContentFilterError
+from chatmemory_django.db.moments import aware
 from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMemory
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -81,7 +82,7 @@ class TestAnswers:
             "title": "",
             "message": 1,
             "by": "user",
-            "at": f"{row.created_at:%Y-%m-%dT%H:%M}+00:00",
+            "at": aware(row.created_at).isoformat(timespec="minutes"),
             "quotation": NUTS.single_text,
             "after": {"by": "assistant", "quotation": "Noted"},
         }
