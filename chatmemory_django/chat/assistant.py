@@ -204,6 +204,8 @@ class Assistant:
         self._tools_of = Checked(tools, "tools") if callable(tools) else None
         self.tools = {} if callable(tools) else to_tools(tools)
         """The tools by name; none if a function returns those for each answer."""
+        self.functions = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
+        """The functions that make something for an answer: the system message, its context, and its tools."""
         self._specifications = [tool.specification for tool in self.tools.values()]
         self._counts: dict[str, int] = {}
         self.max_rounds = max_rounds
@@ -216,11 +218,6 @@ class Assistant:
         self._own_labels = labels_function(labels) if callable(labels) else checked_labels(labels or {})
         self.reserves = reserves
         self.dates = dates
-
-    @property
-    def functions(self) -> Sequence[Checked]:
-        """The functions that make something for an answer: the system message, its context, and its tools."""
-        return [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""

@@ -120,7 +120,8 @@ def to_send(
         overhead += _tokens(day_line(LONGEST), window)
     arranged = Arranged(SentWindow(window, extra, overhead), memory, begun, summary_key, pending)
     arranged.put_context(context)
-    arranged.put_days(day_of)
+    if day_of is not None:
+        arranged.put_days(day_of)
     arranged.bound_results(max_result_tokens)
     left_out = 0
     if not arranged.fits:
@@ -128,7 +129,8 @@ def to_send(
         arranged.fit()
     if starts_on_user:
         arranged.start_on_user()
-    arranged.put_days(day_of, only_first=True)
+    if day_of is not None:
+        arranged.put_days(day_of, only_first=True)
     parts = arranged.parts()
     return Sent([part.message for part in parts], left_out, arranged.cut(), [part.key for part in parts])
 
@@ -240,13 +242,11 @@ class Arranged:
         question.cost = self.window.cost(question.message)
         self.context_cost = question.cost - without
 
-    def put_days(self, day_of: Callable[[int], date] | None, *, only_first: bool = False) -> None:
+    def put_days(self, day_of: Callable[[int], date], *, only_first: bool = False) -> None:
         """
         Put the day in front of the contents of each user's message with which one begins; in front of the first one
         alone if the others have theirs already.
         """
-        if day_of is None:
-            return
         before: date | None = None
         asked = [part for part in (*self.earlier, *self.own) if part.message.type == USER and not part.is_made]
         for part in asked[:1] if only_first else asked:
