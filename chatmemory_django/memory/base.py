@@ -182,11 +182,12 @@ class ChatMemory(ABC):
         Return a turn with the LLM, for ``with`` or ``async with``: one read, and one write if the block succeeds.
 
         With "early", user messages are stored at once and marked as incomplete until the turn ends; ``Turn.save``
-        stores more of it. Nothing is evicted before the end: then, as by one ``add`` of the whole turn. With *after*,
-        the turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
-        answer, pass the user's message; to edit the user's message, pass the one before it. If the turn fails, the
-        conversation is unchanged, and what an early turn has stored remains as a separate branch; without a history, an
-        early turn with *after* is stored late. *begun* is what is stored of a turn that goes on.
+        stores more of it. Nothing is evicted before the end: then, as by one ``add`` of the whole turn; except that its
+        first write after a pause of *idle* evicts down to the mark. With *after*, the turn begins as if the memory had
+        been rewound to that message, and rewinds it when it ends: to regenerate an answer, pass the user's message; to
+        edit the user's message, pass the one before it. If the turn fails, the conversation is unchanged, and what an
+        early turn has stored remains as a separate branch; without a history, an early turn with *after* is stored
+        late. *begun* is what is stored of a turn that goes on.
         """
         return Turn(self, persist, after=after, begun=begun)
 

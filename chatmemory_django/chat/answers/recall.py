@@ -66,7 +66,7 @@ def of_question(
         raise ValueError(f"max_characters must be a whole number above 0, not {max_characters!r}.")
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}.")
-    recall = Recall(conversations=conversations)
+    of_all = Recall(conversations=conversations).conversations
 
     @private
     def recalled(
@@ -75,9 +75,11 @@ def of_question(
         text = "" if question is None else " ".join(texts_of(question))
         if owner is None or not owner.is_authenticated or not text:
             return None
+        rows = of_all.using(of_all.db)  # a router may name another database each time
+        recall = Recall(owner, memory_id=memory_id, conversations=rows)
         try:
-            with limited(timeout, recall.conversations.db):
-                found = recall.about(text, limit=limit, max_characters=max_characters, owner=owner, memory_id=memory_id)
+            with limited(timeout, rows.db):
+                found = recall.about(text, limit=limit, max_characters=max_characters)
         except Exception as exc:  # noqa: BLE001  # a question is answered without it
             logger.warning("Nothing was recalled for a question in %r: %s.", memory_id, type(exc).__name__)
             return None
