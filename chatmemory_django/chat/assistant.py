@@ -32,6 +32,7 @@ from chatmemory_django.chat.answers.beginning import Beginning
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
 from chatmemory_django.chat.answers.days import check_dates
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
+from chatmemory_django.chat.answers.guarded import MAX_HELD, Guards
 from chatmemory_django.chat.answers.observed import aobserved, observed
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.returns import Text, Typed
@@ -44,6 +45,7 @@ from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, check_resume, django_store
 from chatmemory_django.chat.costs.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.chat.costs.ledger import Ledger
+from chatmemory_django.chat.guards import Guard, GuardFunction, GuardRefusedError, Retry
 from chatmemory_django.chat.model import (
     BrokenStreamError,
     ChatEvent,
@@ -128,6 +130,9 @@ class Assistant:
     of the model uses at most, for budgets: by default as many tokens as the memory's window has, or 8,000 in a window
     of messages, and 4,000 of output.
 
+    *input_guards* see each question before anything is stored of it, *output_guards* each response of the model before
+    anything of it is shown or stored; see ``chat.guards``.
+
     With *dates*, the model is sent on which day each message of a user was written: one line in front of the first
     message of a day, which is not stored. Days begin in the site's ``TIME_ZONE`` or, if *dates* is a time zone, there.
 
@@ -149,6 +154,7 @@ class Assistant:
     Raises:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: a budget is used up;
             ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
+        GuardRefusedError: A guard has refused the question, of which nothing is stored, or the answer.
         QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
         UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
@@ -179,6 +185,8 @@ class Assistant:
         labels: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
         reserves: TokenUsage | None = None,
         dates: bool | tzinfo = False,
+        input_guards: Sequence[Guard | GuardFunction] = (),
+        output_guards: Sequence[Guard | GuardFunction] = (),
     ) -> None:
         for name_of, number in (("max_rounds", max_rounds), ("max_result_tokens", max_result_tokens)):
             if (type(number) is not int or number < 1) and not (number is None and name_of != "max_rounds"):
@@ -204,8 +212,6 @@ class Assistant:
         self._tools_of = Checked(tools, "tools") if callable(tools) else None
         self.tools = {} if callable(tools) else to_tools(tools)
         """The tools by name; none if a function returns those for each answer."""
-        self.functions = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
-        """The functions that make something for an answer: the system message, its context, and its tools."""
         self._specifications = [tool.specification for tool in self.tools.values()]
         self._counts: dict[str, int] = {}
         self.max_rounds = max_rounds
@@ -218,6 +224,12 @@ class Assistant:
         self._own_labels = labels_function(labels) if callable(labels) else checked_labels(labels or {})
         self.reserves = reserves
         self.dates = dates
+        self._input_guards = Guards(input_guards, "input_guards")
+        self._output_guards = Guards(output_guards, "output_guards", "answer")
+        made = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
+        self._has_to_make = bool(made)
+        self.functions = [*made, *self._output_guards.functions]
+        """The functions of the site that whichever process calls that answers, beside the tools."""
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
@@ -486,12 +498,20 @@ class Assistant:
                             event = exchange.noted(event)
                             if may_wait and isinstance(event, ChatResponse) and exchange.calls:
                                 event = await way.stored(exchange.named_apart, event)
-                            yield event
-                    if exchange.response is None:  # a model of the site; asked again, it might never end
+                            if not self._output_guards:
+                                yield event
+                            elif exchange.hold_back(event) > MAX_HELD:
+                                break
+                    # A model of the site has ended without; asked again, it might never end.
+                    if exchange.response is None and exchange.held_back <= MAX_HELD:
                         raise BrokenStreamError("The model has ended without a ChatResponse.")
+                if self._output_guards and not await self._guarded(exchange, way, values):
+                    continue
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise
+            for event in exchange.let_go():
+                yield event
             if not exchange.calls:
                 continue
             if may_wait:
@@ -501,6 +521,22 @@ class Assistant:
                 async for result in results:
                     await way.stored(exchange.store_result, result)
                     yield result
+
+    async def _guarded(self, exchange: Exchange, way: Way, values: Mapping[str, Any]) -> bool:
+        """Return whether the response is let pass, as the guards have left it; if not, the model is asked once more."""
+        response = exchange.response
+        if response is None:
+            raise GuardRefusedError(f"An answer of more than {MAX_HELD} characters is not held back for guards.")
+        message = response.ai_message
+        if not (message.text or message.thinking):
+            return True
+        guarded = await way.called(self._output_guards.answer, message, {**values, "question": exchange.asked})
+        if not isinstance(guarded, Retry):
+            exchange.let_pass(guarded)
+            return True
+        if not exchange.retry(guarded.note):
+            raise GuardRefusedError("The guards wanted another answer more often than the model is asked.")
+        return False
 
     async def _decided(
         self,
@@ -562,6 +598,8 @@ class Assistant:
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         try:
+            if self._input_guards and isinstance(message, str | UserMessage):
+                message = self._input_guards.question(message, self._values(memory_id, options))
             ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
             make = partial(
                 Exchange,
@@ -584,7 +622,7 @@ class Assistant:
             if only_asks:
                 opens = exchange.question.stored is None
             else:
-                opens = not (exchange.is_open or exchange.was_stored or self.functions)
+                opens = not (exchange.is_open or exchange.was_stored or self._has_to_make)
             if opens:
                 exchange.open(self._text)
         except BaseException:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.context import joined, needed_of
 from chatmemory_django.chat.answers.days import Days
+from chatmemory_django.chat.answers.guarded import MAX_RETRIES
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
@@ -36,6 +37,7 @@ from chatmemory_django.chat.approvals.resuming import (
 )
 from chatmemory_django.chat.approvals.waiting import ids_beside_memory
 from chatmemory_django.chat.costs.ledger import Ledger
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -169,6 +171,10 @@ class Exchange:
         self._waiting = OpenCalls()
         self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
+        self._held_back: list[ChatEvent] = []
+        self.held_back = 0
+        """How many characters of the model's text guards have not let pass."""
+        self._retries = 0
         self._shortened: Mapping[str, Sequence[int]] = {}
         """What ``SHORTENED`` is of the model's next message."""
         self.rejected: Rejection | None = None
@@ -389,7 +395,7 @@ class Exchange:
         if error.index is not None and error.index < len(self._sequences):
             error.sequence = self._sequences[error.index]
         stored = self.question.stored
-        results = len(self.results) or self._last_results
+        results = 0 if isinstance(error, GuardRefusedError) else len(self.results) or self._last_results
         has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer
         has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
@@ -446,6 +452,33 @@ class Exchange:
             name = call_id(given, self._names.values(), self._steps + 1, position)
             self._names[position] = _apart(name, earlier)
         return self._names[position]
+
+    def hold_back(self, event: ChatEvent) -> int:
+        """Keep *event* until guards have seen the whole response; return how many characters are kept."""
+        self._held_back.append(event)
+        if isinstance(event, PartialText | PartialThinking):
+            self.held_back += len(event.text)
+        return self.held_back
+
+    def let_go(self) -> list[ChatEvent]:
+        """Return the events that were held back, in their order."""
+        events, self._held_back, self.held_back = self._held_back, [], 0
+        return events
+
+    def let_pass(self, message: AiMessage) -> None:
+        """Take *message*, which guards have left, as what the model has responded."""
+        if self.response is not None and message is not self.response.ai_message:
+            self.response = ChatResponse(message, self.response.metadata)
+            self._held_back = [self.response]
+
+    def retry(self, note: str) -> bool:
+        """Drop the response, to ask the model once more with *note*; return whether it may be asked."""
+        self._retries += 1
+        if self._retries > MAX_RETRIES or not self._rounds_left:
+            return False
+        self.response, self._context = None, joined([self._context, note])
+        self.let_go()
+        return True
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -529,7 +562,7 @@ class Exchange:
 
     def _add_part(self) -> bool:
         """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
-        if self._has_part or self._has_stored_calls:
+        if self._has_part or self._has_stored_calls or self._held_back:  # what no guard has seen is not stored
             return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)
