@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +172,22 @@ class TestInTheDatabase:
     @pytest.fixture
     def conversation(self, memory) -> Conversation:
         return Conversation.objects.get(memory_id="a")
+
+    @pytest.mark.parametrize("persist", [None, "late", "early"])
+    def test_after_a_pause_the_first_write_clears_what_the_read_before_it_has_cleared(self, persist):
+        pause = timedelta(minutes=5)
+        memory = chatted(memory_in(DjangoChatMemoryStore(), 1000, evict_to=300, idle=pause), 6)
+        Conversation.objects.update(updated_at=timezone.now() - 2 * pause)
+        read = memory.messages()
+        assert any(are_cleared(read))
+
+        if persist is None:
+            memory.add(UserMessage("more"))
+        else:
+            with memory.turn(persist) as turn:
+                turn.add(UserMessage("more"))
+
+        assert memory.messages() == [*read, UserMessage("more")]
 
     def test_rows_and_history_keep_the_results(self, conversation):
         written = [message for number in range(8) for message in round_of(number)]
