@@ -60,6 +60,8 @@ class Window(NamedTuple):
     refills: bool = False
     """Whether messages come back that a smaller limit had evicted."""
     clears: Clears | None = None
+    is_cold: bool = False
+    """Whether the memory goes on after a pause, and so is evicted down to ``evict_to`` first, whatever it takes."""
 
     @property
     def measure(self) -> str:
@@ -146,9 +148,10 @@ class Oracle:
     def seen(self, window: Window, after: int | None = None) -> Self:
         """Return the conversation as *window* shows it, as if it went on from message *after*; nothing is changed."""
         twin = self.filled_again(window)
+        goes_on = after in {None, twin.head}
         if after is not None:
             twin._rewind(after, window)
-        twin._trim(window)
+        twin._trim(window, is_cold=window.is_cold and goes_on)
         return twin
 
     def filled_again(self, window: Window | None) -> Self:
@@ -237,7 +240,7 @@ class Oracle:
         before = twin.copy()
         room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
         sequences = twin._append(messages, window, room, after, completes, repeats=repeats, archived=archived)
-        if vars(twin) != vars(before):
+        if vars(twin) != vars(before) and (twin.next != before.next or not window.is_cold or completes):
             self._become(twin)
         return sequences
 
@@ -252,6 +255,10 @@ class Oracle:
         repeats: bool,
         archived: bool,
     ) -> list[int]:
+        is_cold = window.is_cold and after in {None, self.head}
+        if is_cold:
+            self._trim(window, is_cold=True)
+        room = room if is_cold else room._replace(is_cold=False)
         if after is not None:
             self._check(after, *completes)
             if cleared := [each for each in completes if each in self.cuts]:  # nothing up to it comes back
@@ -466,14 +473,15 @@ class Oracle:
 
     # The window
 
-    def _trim(self, window: Window) -> None:
+    def _trim(self, window: Window, *, is_cold: bool = False) -> None:
         """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
         total, low = window.total(self.memory_messages()), window.limit
-        if total > window.limit:
+        if total > window.limit or (is_cold and window.evict_to is not None and total > window.evict_to):
             freed = self._clear(window)
             total -= freed
             least = None if window.clears is None else window.clears.at_least
-            if window.evict_to is not None and (least is None or freed < least or total > window.limit):
+            is_too_little = window.is_cold or least is None or freed < least
+            if window.evict_to is not None and (is_too_little or total > window.limit):
                 low = window.evict_to
         if total > low:
             self.evicted = window.limit, window.measure

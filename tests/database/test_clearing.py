@@ -327,6 +327,7 @@ windows = st.builds(
     st.integers(120, 400),
     st.sampled_from([ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT]),
     evict_to=st.sampled_from([None, 60, 110]),
+    is_cold=st.just(False),
     clears=st.builds(Clears, st.integers(0, 3), st.sampled_from([None, 30, 100]), st.sampled_from([(), ("read",)])),
 )
 
