@@ -25,6 +25,7 @@ from chatmemory_django.security import SecurityEvent, address_of, report
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
     from rest_framework.authentication import BaseAuthentication  # a site may chat without DRF
 
 Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove", "approve"]
@@ -47,6 +48,9 @@ PERMISSIONS: Mapping[Verb, str] = {
     "approve": "approve_conversation",
 }
 """The permission with which staff do each to the conversations of others, by REST and in the admin."""
+
+Owner: TypeAlias = "AbstractBaseUser | AnonymousUser"
+"""Whose conversations they are; an ``AnonymousUser`` for those of nobody. It may be loaded when it is looked at."""
 
 ALL = frozenset(MessageType)
 SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT})
@@ -233,51 +237,44 @@ class AccessPolicy:
         """
         return conf.general().REMOTE_FILES or self.is_server(request)
 
-    def max_file_bytes(self, request: HttpRequest) -> int | None:
+    def max_file_bytes(self, request: HttpRequest, owner: Owner) -> int | None:
         """
-        Return how many bytes the files of the user's conversations may have in the storage; None for no limit.
+        Return how many bytes the files in the conversations of *owner* may have in the storage; None for no limit.
 
         By default, that is the setting ``MEDIA_QUOTA``.
         """
         return None if message_codec.installed is None else message_codec.installed.quota()
 
-    def max_stored(self, request: HttpRequest) -> int | None:
+    def max_stored(self, request: HttpRequest, owner: Owner) -> int | None:
         """
-        Return how much the user's conversations may have altogether, as ``stored_size`` counts it; None for no limit.
+        Return how much the conversations of *owner* may have, as ``stored_size`` counts it; None for no limit.
 
-        By default, that is the setting ``STORAGE_QUOTA``.
+        The owner is not always the user: staff, for example, write to the conversations of others. By default, that is
+        the setting ``STORAGE_QUOTA``.
         """
         return conf.general().STORAGE_QUOTA
 
-    def check_storage(self, request: HttpRequest, size: int) -> None:
+    def check_quota(self, request: HttpRequest, owner: Owner, *messages: ChatMessage, size: int = 0) -> None:
         """
-        Raise ``ValueError`` if the user's conversations would have more than ``max_stored`` with *size* more.
+        Raise ``ValueError`` if the conversations of *owner* would have too much with *messages* and *size* more, or
+        their files too many bytes: see ``max_stored`` and ``max_file_bytes``. Those of nobody may have anything.
 
-        In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
+        In a transaction, others who ask this for the owner wait until it ends, so that no two may exceed it together.
         """
-        limit = self.max_stored(request)
-        if limit is not None and (stored := stored_size(request.user.pk)) + size > limit:
-            report(SecurityEvent.QUOTA, request)
-            raise ValueError(
-                f"your conversations have {stored} bytes, and may have {limit} at most; erase some of them."
-            )
-
-    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
-        """
-        Raise ``ValueError`` if the user's conversations would have too much with *messages*, or their files too many
-        bytes: see ``check_storage``, and ``max_file_bytes``.
-        """
-        if messages:
-            self.check_storage(request, sum(len(message_to_json(message)) for message in messages))
+        if owner.pk is None:
+            return
+        size += sum(len(message_to_json(message)) for message in messages)
+        limit = self.max_stored(request, owner) if size else None
+        if limit is not None and (stored := stored_size(owner.pk)) + size > limit:
+            raise _too_much(request, owner, "your conversations", stored, limit, "; erase some of them.")
         codec = message_codec.installed
-        limit = None if codec is None else self.max_file_bytes(request)
+        limit = None if codec is None or not messages else self.max_file_bytes(request, owner)
         if codec is None or limit is None:
             return
         found = [each.reference for message in messages for each in codec.take_out(message, None, "")[2]]
         size = sum({each.sha256: each.size for each in found}.values())
-        if size and (stored := codec.stored_bytes(request.user.pk)) + size > limit:
-            report(SecurityEvent.QUOTA, request)
-            raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
+        if size and (stored := codec.stored_bytes(owner.pk)) + size > limit:
+            raise _too_much(request, owner, "the files in your conversations", stored, limit)
 
     def calls(self, request: HttpRequest) -> Any:
         """
@@ -332,6 +329,13 @@ def token_in(request: HttpRequest) -> str | None:
     """Return the token that *request* has as ``Authorization: Bearer …`` or ``Token …``; None without one."""
     kind, _, key = request.headers.get("Authorization", "").partition(" ")
     return key.strip() if kind.lower() in {"bearer", "token"} else None
+
+
+def _too_much(request: HttpRequest, owner: Owner, what: str, stored: int, limit: int, advice: str = ".") -> ValueError:
+    if owner.pk == request.user.pk:
+        return ValueError(f"{what} have {stored} bytes, and may have {limit} at most{advice}")
+    whose = what.replace("your conversations", "the conversations of this owner")
+    return ValueError(f"{whose} may have {limit} bytes at most.")  # how many they have is the owner's to know
 
 
 def _signed_in(request: HttpRequest) -> AbstractBaseUser | None:

@@ -118,6 +118,7 @@ class OpenAIView(ChatMemoryView):
             there = items.ends_with([each.item for each in new])
             if there is not None:
                 return items.of(there)
+        self.check_quota(conversation, messages)
         ids = [each.item.get("id") for each in new]
         for index, item_id in enumerate(ids):
             if item_id is not None and items.has(item_id):
@@ -151,12 +152,11 @@ class ConversationsView(OpenAIView):
         using = router.db_for_write(Conversation)
         items = wanted.get("items") or []
         with transaction.atomic(using=using):
-            self.check_quota((each.new.message for each in items), json_size(wanted.get("metadata")))
-            conversation = Conversation.objects.using(using).create(
-                memory_id=f"conv_{token_hex(24)}",
-                owner_id=None if owner is None else owner.pk,
-                metadata=wanted.get("metadata") or {},
-            )
+            metadata = wanted.get("metadata") or {}
+            owner_id = None if owner is None else owner.pk
+            conversation = Conversation(memory_id=f"conv_{token_hex(24)}", owner_id=owner_id, metadata=metadata)
+            self.check_quota(conversation, size=json_size(metadata))
+            conversation.save(using=using, force_insert=True)
             self.add(conversation, items)
         return Response(self.shown(conversation))
 
@@ -173,8 +173,9 @@ class ConversationView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Replace the metadata of a conversation, as far as this API shows it."""
         metadata = self.body["metadata"] or {}
-        with self.changing("change", size=json_size(metadata)) as conversation:
+        with self.changing("change", grows=True) as conversation:
             shown = _pairs(conversation)
+            self.check_quota(conversation, size=max(json_size(metadata) - json_size(shown), 0))
             hidden = {key: value for key, value in conversation.metadata.items() if key not in shown}
             conversation.metadata = {**hidden, **metadata}
             conversation.save(update_fields=["metadata"])
@@ -211,7 +212,7 @@ class ItemsView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Add items at the end, all or none."""
         new = self.body["items"]
-        with self.changing("write", adds=(each.new.message for each in new)) as conversation:
+        with self.changing("write", grows=True) as conversation:
             return Response(_listed(self.add(conversation, new), has_more=False))
 
 

@@ -692,7 +692,7 @@ def test_of_two_adds_at_the_same_time_only_one_may_use_the_rest_of_a_quota(after
     def add(name, seed):
         try:
             with transaction.atomic():
-                AccessPolicy().check_quota(request, picture(seed))
+                AccessPolicy().check_quota(request, request.user, picture(seed))
                 a_memory(name, request.user).add(picture(seed))
         except ValueError as exc:
             refused.append(str(exc))
