@@ -92,8 +92,8 @@ class WhoField(models.CharField):
     It stays when the user is deleted, until what was done is erased; ``verify_chatmemory`` finds it.
     """
 
-    def __init__(self, *args: Any, by: Literal["key", "name"] = "key", max_length: int = 255, **options: Any) -> None:
-        super().__init__(*args, max_length=max_length, **options)
+    def __init__(self, verbose_name: Any = None, *, by: Literal["key", "name"] = "key", **options: Any) -> None:
+        super().__init__(verbose_name, **{"max_length": 255, **options})
         self.by = by
 
     def deconstruct(self) -> Any:

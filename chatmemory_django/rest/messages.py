@@ -154,7 +154,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 raise invalid("$.metadata", str(exc)) from None
             if is_there is None:  # it is only in the memory
                 raise Http404
-            self.log(conversation, admin_log.ANNOTATED % {"number": row.sequence})
+            if changes:
+                self.log(conversation, admin_log.ANNOTATED % {"number": row.sequence})
             conversation.refresh_from_db()
             row = self.find_message(conversation)
         return Response(self.get_serializer(row).data)

@@ -92,6 +92,8 @@ class ChatMemoryView(GenericAPIView[Any]):
     action: str = ""
     conversation: Conversation | None = None
     """The conversation of the request, once it is found; its state is the ETag of the response."""
+    is_logged = False
+    """Whether the request has an entry in the admin's log, besides that of a read."""
 
     @cached_property
     def policy(self) -> AccessPolicy:
@@ -196,7 +198,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         # Changes answer with what there is now, also if they change nothing.
         shows = request.method in {"GET", "PATCH", "PUT"} and response.status_code == HTTPStatus.OK
         if self.conversation is not None and shows:
-            way: Way = "exported" if self.action == "export" else "read"
+            way: Way = "exported" if self.action == "export" else "changed" if self.is_logged else "read"
             note_read(request.user, [self.conversation], way, partial(self.policy.is_own, request))
         if self.conversation is not None and response.status_code in {200, 201, 304}:
             response["ETag"] = etag(self.conversation)
@@ -281,6 +283,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         """Log *words* in the admin's log if the user is staff and *conversation* is another user's."""
         user = self.request.user
         if getattr(user, "is_staff", False) and not self.policy.is_own(self.request, conversation):
+            self.is_logged = True
             admin_log.log(conversation, user.pk, words, flag)
 
     def check_match(self) -> None:

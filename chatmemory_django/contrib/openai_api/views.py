@@ -8,7 +8,6 @@ requires permissions, which a site grants to the users of its servers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,7 +40,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.messages import refuse_types
-from chatmemory_django.rest.problems import InvalidQuery, Problem, invalid
+from chatmemory_django.rest.problems import InvalidQuery, invalid, protected
 from chatmemory_django.rest.serializers import json_size
 from chatmemory_django.rest.views import ChatMemoryView, row_of
 
@@ -185,10 +184,9 @@ class ConversationView(OpenAIView):
     def delete(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation."""
         with self.changing("delete") as conversation:
-            _receipt, protected = self.erase(row_of(conversation))
-            if protected:
-                detail = "Other objects of the site refer to this conversation; it cannot be deleted."
-                raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
+            _receipt, held = self.erase(row_of(conversation))
+            if held:
+                raise protected()
         self.conversation = None
         return Response({"id": memory_id, "object": "conversation.deleted", "deleted": True})
 
