@@ -364,13 +364,13 @@ def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     Count that *request* came with wrong credentials; return the seconds to wait, or 0 within the rate ``sign_in``.
 
     Wrong tokens are counted by address, for all APIs together, and wrong passwords by address and *account*, of which a
-    few share a count. Call this once after each failure, and answer with 429 instead of 401 while there is something to wait for. Valid credentials
-    are not to be refused: otherwise, one client could lock out all others at its address.
+    few share a count. Call this once after each failure, and answer with 429 instead of 401 while there is something to
+    wait for. Valid credentials are not to be refused: otherwise, one client could lock out all others at its address.
     """
     name = f"sign_in_{client_address(request)}"
     report(SecurityEvent.CREDENTIALS, request)
-    if account:  # one of 256 counters: a client that makes up names neither fills the cache nor guesses without end
-        name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()[:2]}"
+    if account:  # one of 16 counts, so that made-up names neither fill the cache nor evade the rate
+        name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()[:1]}"
     return seconds_to_wait(name, conf.rest().THROTTLE_RATES.get("sign_in"))
 
 

@@ -104,21 +104,29 @@ class _Storing:
         return sequences, None
 
     def _append(self, sequences: list[int]) -> None:
-        """Add the messages that follow those with *sequences*, and extend that list: one write for each branch."""
-        messages = self._moved.messages
+        """
+        Add the messages that follow those with *sequences*, and extend that list: one write for each branch.
+
+        Only what is on the path at the end is ever put there: to move a path takes the longer the more branches a
+        conversation has.
+        """
+        messages, path = self._moved.messages, self._moved.path()
         start = len(sequences)
         while start < len(messages):
-            first = messages[start]
-            following = map(messages.__getitem__, range(start + 1, len(messages)))
-            run = [first, *takewhile(lambda message: message.follows is None, following)]
-            parent = start - 1 if first.follows is None else first.follows
-            appended = self._store.append_messages(
-                self._memory_id,
-                [message.new for message in run],
-                self._window,
-                after=None if not start else sequences[parent] if parent >= 0 else 0,
-                repeats=True,
+            first, is_on_path = messages[start], start in path
+            following = takewhile(
+                lambda each: messages[each].follows is None and (each in path) == is_on_path,  # noqa: B023  # used at once
+                range(start + 1, len(messages)),
             )
+            run = [each.new for each in (first, *map(messages.__getitem__, following))]
+            parent = start - 1 if first.follows is None else first.follows
+            after = sequences[parent] if parent >= 0 else 0
+            if is_on_path:
+                appended = self._store.append_messages(
+                    self._memory_id, run, self._window, after=after if start else None, repeats=True
+                )
+            else:
+                appended = self._store.set_aside(self._memory_id, run, self._window, after)
             sequences += appended.keys
             start += len(run)
         if self._moved.goes_on_from is not None:

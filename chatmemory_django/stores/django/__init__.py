@@ -31,7 +31,7 @@ from chatmemory_django.models.message_codec import MissingFileError, complete, c
 from chatmemory_django.private import private
 from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.additions import Addition
+from chatmemory_django.stores.django.additions import Addition, Aside
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
@@ -220,6 +220,20 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             return Appended(Eviction.of([], window), [])
         written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last
         return appended if written is None else appended._replace(conversation=written)
+
+    @private
+    def set_aside(
+        self, memory_id: object, messages: Sequence[ChatMessage | NewMessage], window: Window, after: int
+    ) -> Appended:
+        """
+        Store *messages* as a branch that begins after message *after*, or at the beginning after 0.
+
+        It is not on the path, so the memory stays as it is. ``MessageNotFoundError`` if there is no such message.
+        """
+        appended = self._write(memory_id, create=not after, window=window).run(Aside(messages, window, after))
+        if appended is None:
+            raise MessageNotFoundError(memory_id, after)
+        return appended
 
     @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:

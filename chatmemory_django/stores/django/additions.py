@@ -264,6 +264,24 @@ class Addition:
         ).checked()
 
 
+class Aside(Addition):
+    """
+    A decision to store *messages* as a branch that begins after message *after*, 0 for the beginning, and is not on the
+    path: the memory stays as it is.
+    """
+
+    def __init__(self, messages: Sequence[ChatMessage | NewMessage], window: Window, after: int) -> None:
+        super().__init__(messages, window, after=after)
+        self._begins_after = after
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
+        """Decide what is written: as an addition does if one of the messages is there already."""
+        names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
+        if names and snapshot.is_locked and snapshot.sequences_of(names):
+            return super().__call__(snapshot)
+        return self._set_aside(snapshot, snapshot.message(self._begins_after).sequence)
+
+
 def _check_unique(rows: Sequence[NewRow]) -> None:
     """Raise ``ValueError`` if two different messages of *rows* have the same client message id."""
     contents: dict[str, Columns] = {}
