@@ -223,17 +223,20 @@ class DjangoChatMemoryStore(ChatMemoryStore):
 
     @private
     def set_aside(
-        self, memory_id: object, messages: Sequence[ChatMessage | NewMessage], window: Window, after: int
+        self,
+        memory_id: object,
+        messages: Sequence[ChatMessage | NewMessage],
+        window: Window,
+        parents: Sequence[int | None],
     ) -> Appended:
         """
-        Store *messages* as a branch that begins after message *after*, or at the beginning after 0.
+        Store *messages* as branches that are not on the path, so that the memory stays as it is.
 
-        It is not on the path, so the memory stays as it is. ``MessageNotFoundError`` if there is no such message.
+        Each follows the one of *parents*, sequences of messages that are there, in its place: 0 for none, None for the
+        message before it. Those that are there already, by their client message ids, are not stored again.
         """
-        appended = self._write(memory_id, create=not after, window=window).run(Aside(messages, window, after))
-        if appended is None:
-            raise MessageNotFoundError(memory_id, after)
-        return appended
+        appended = self._write(memory_id, create=True, window=window).run(Aside(messages, window, parents))
+        return appended or Appended(Eviction.of([], window), [])
 
     @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
