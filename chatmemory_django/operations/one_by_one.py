@@ -123,9 +123,10 @@ def going_on(
     Give *refused* the conversation *key*, without its title, if this block cannot decrypt it, or raises one of
     *others*; None raises that.
     """
+    errors: tuple[type[Exception], ...] = (UnreadableError, *others)
     try:
         yield
-    except (UnreadableError, *others) as exc:
+    except errors as exc:
         if refused is None:
             raise
         for conversation in conversations.filter(pk=key).defer("title"):
