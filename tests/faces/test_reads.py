@@ -219,7 +219,7 @@ def test_a_change_that_changes_nothing_is_a_read(ann, root, reported):
         ("put", "memory/", {"messages": [{"message": {"role": "user", "content": "Hi"}}]}, "Replaced the memory (1"),
     ],
 )
-def test_a_change_is_one_entry_which_says_what_was_changed(ann, root, reported, method, path, body, words):
+def test_a_change_is_one_entry_with_what_was_changed(ann, root, reported, method, path, body, words):
     response = getattr(signed_in(root), method)(f"{REST}a/{path}", body, "application/json")
 
     assert response.status_code == 200

@@ -265,6 +265,17 @@ def test_titles_and_metadata_of_messages_count(api, ann):
     assert not Message.objects.exists()
 
 
+def test_what_is_kept_of_openais_format_besides_a_message_counts(api, ann):
+    get_chat_memory("c", owner=ann).add(UserMessage("hi"))
+    half = {"type": "input_text", "text": "x" * 3_000}
+    item = {"role": "user", "content": [half, half]}  # its message has one text, so the item is kept, too
+
+    response = api.post(f"{OPENAI}/c/items", {"items": [item]}, format="json")
+
+    assert response.status_code == 400
+    assert stored_size(ann.pk) < 100
+
+
 class Paying(AccessPolicy):
     def max_stored(self, request, owner) -> int | None:
         return None if owner.username == "ann" else 10

@@ -117,7 +117,8 @@ class OpenAIView(ChatMemoryView):
             there = items.ends_with([each.item for each in new])
             if there is not None:
                 return items.of(there)
-        self.check_quota(conversation, messages)
+        originals = (each.new.verbatim for each in new)
+        self.check_quota(conversation, messages, sum(len(each) for each in originals if each is not None))
         ids = [each.item.get("id") for each in new]
         for index, item_id in enumerate(ids):
             if item_id is not None and items.has(item_id):

@@ -161,7 +161,7 @@ def test_a_user_has_a_quota(ann, settings):
 
 
 @pytest.mark.parametrize(("is_atomic", "status", "left"), [(False, 204, None), (True, 202, {"files_to_delete": 1})])
-def test_with_atomic_requests_files_go_after_the_response_which_says_so(ann, monkeypatch, is_atomic, status, left):
+def test_with_atomic_requests_files_go_after_the_response_which_counts_them(ann, monkeypatch, is_atomic, status, left):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", is_atomic)
     client = Client()
     client.force_login(ann)
