@@ -17,10 +17,10 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, message_codec, stored_size
+from chatmemory_django.models.columns import to_columns
 from chatmemory_django.security import SecurityEvent, address_of, report
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class AccessPolicy:
         """
         if owner.pk is None:
             return
-        size += sum(len(message_to_json(message)) for message in messages)
+        size += sum(len(text) + len(payload or "") for _type, text, payload in map(to_columns, messages))
         limit = self.max_stored(request, owner) if size else None
         if limit is not None and (stored := stored_size(owner.pk)) + size > limit:
             raise _too_much(request, owner, "your conversations", stored, limit, "; erase some of them.")

@@ -265,10 +265,11 @@ def test_titles_and_metadata_of_messages_count(api, ann):
     assert not Message.objects.exists()
 
 
-def test_what_is_kept_of_openais_format_besides_a_message_counts(api, ann):
+@pytest.mark.parametrize("extra", [{}, {"extra": LONG}], ids=["contents", "an original"])
+def test_all_that_is_stored_of_a_message_counts(extra, api, ann):
     get_chat_memory("c", owner=ann).add(UserMessage("hi"))
     half = {"type": "input_text", "text": "x" * 3_000}
-    item = {"role": "user", "content": [half, half]}  # its message has one text, so the item is kept, too
+    item = {"role": "user", "content": [half, {**half, **extra}]}  # stored as text, to search in, and as JSON
 
     response = api.post(f"{OPENAI}/c/items", {"items": [item]}, format="json")
 
@@ -287,5 +288,5 @@ def test_the_policy_decides_for_each_user(api, ann, settings):
     bob = APIClient(headers={"Authorization": f"Bearer {Token.objects.create(user=User.objects.create_user('b')).key}"})
 
     assert api.post(f"{ROOT}c/messages/", asking(LONG), format="json").status_code == 201
-    assert bob.post(OPENAI, {"items": [{"role": "user", "content": "hi"}]}, format="json").status_code == 400
+    assert bob.post(OPENAI, {"items": [{"role": "user", "content": LONG}]}, format="json").status_code == 400
     assert json.loads(bob.get("/api/storage/").content)["limit"] == 10
