@@ -266,8 +266,8 @@ class AccessPolicy:
         limit = self.max_stored(request, owner) if messages or size else None
         if limit is not None:
             size += sum(len(text) + len(payload or "") for _type, text, payload in map(to_columns, messages))
-        if limit is not None and size and (stored := stored_size(owner.pk)) + size > limit:
-            raise _too_much(request, owner, "your conversations", stored, limit, "; erase some of them.")
+            if size and (stored := stored_size(owner.pk)) + size > limit:
+                raise _too_much(request, owner, "your conversations", stored, limit, "; erase some of them.")
         codec = message_codec.installed
         limit = None if codec is None or not messages else self.max_file_bytes(request, owner)
         if codec is None or limit is None:
