@@ -223,8 +223,8 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         return self.annotate(preview=Subquery(preview))
 
     def with_size(self) -> Self:
-        """Annotate each with its ``size``: the number of characters of its stored metadata."""
-        return self.annotate(size=Length(Cast("metadata", TextField())))
+        """Annotate each with its ``size``: the number of characters of its stored title and metadata."""
+        return self.annotate(size=Length("title") + Length(Cast("metadata", TextField())))
 
     def lock(self, keys: Iterable[int]) -> Self:
         """
@@ -287,8 +287,8 @@ def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> 
 
 def stored_size(owner: Any, using: str | None = None) -> int:
     """
-    Return how much the conversations of the user with the key *owner* have: the characters of texts and metadata, and
-    the bytes of files.
+    Return how much the conversations of the user with the key *owner* have: the characters of texts, titles and
+    metadata, and the bytes of files.
 
     In a transaction, others who ask this for the user wait until it ends. It reads the sizes of all of their messages.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from django.db import models, router
 from django.db.backends.ddl_references import Statement
@@ -83,6 +83,22 @@ class ExactCharField(models.CharField):
             is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
             parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
         return parameters
+
+
+class WhoField(models.CharField):
+    """
+    Who did something: a user as text, *by* the primary key or by the name of then, no reference.
+
+    It stays when the user is deleted, until what was done is erased; ``verify_chatmemory`` finds it.
+    """
+
+    def __init__(self, verbose_name: Any = None, *, by: Literal["key", "name"] = "key", **options: Any) -> None:
+        super().__init__(verbose_name, **{"max_length": 255, **options})
+        self.by = by
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.CharField", args, options
 
 
 class EncryptedTextField(models.TextField):

@@ -116,11 +116,17 @@ def in_its_lock(
 
 
 @contextmanager
-def going_on(conversations: QuerySet[Conversation], key: int, refused: Refused | None) -> Iterator[None]:
-    """Give *refused* the conversation *key*, without its title, if this block cannot decrypt it; None raises that."""
+def going_on(
+    conversations: QuerySet[Conversation], key: int, refused: Refused | None, *others: type[Exception]
+) -> Iterator[None]:
+    """
+    Give *refused* the conversation *key*, without its title, if this block cannot decrypt it, or raises one of
+    *others*; None raises that.
+    """
+    errors: tuple[type[Exception], ...] = (UnreadableError, *others)
     try:
         yield
-    except UnreadableError as exc:
+    except errors as exc:
         if refused is None:
             raise
         for conversation in conversations.filter(pk=key).defer("title"):

@@ -159,7 +159,7 @@ class Streams(ABC):
         try:
             self.write({maker: last})
         except StreamsUnavailableError as exc:  # listeners elsewhere find that it has no end
-            logger.error("The end of an answer in %r could not be written: %s", maker.memory_id, exc)  # noqa: TRY400  # as in the view
+            logger.error("The end of an answer in %r could not be written: %r", maker.memory_id, exc)  # noqa: TRY400  # as in the view
         return leases.end(taken, state, question)
 
 
