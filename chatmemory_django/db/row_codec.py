@@ -106,11 +106,15 @@ class RowCodec(Protocol):
     def saving(self, conversation: Any, fields: Collection[str], using: str) -> AbstractContextManager[None]:
         """Return a block that writes *fields* of *conversation*, which is there: texts follow it to its new address."""
 
-    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """Return *rows*, a QuerySet, and *columns* for its ``update``; ``EncryptedError`` if that is not possible."""
+    def update(self, rows: Any, columns: Mapping[str, Any]) -> int:
+        """Do what ``update`` of *rows*, a QuerySet, does; ``EncryptedError`` if that is not possible."""
 
-    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
-        """Make the texts in *columns* of *instances*, which are about to be updated, ``Placed``."""
+    def place(self, rows: Any, instances: Iterable[Any], columns: Iterable[str]) -> None:
+        """
+        Make the texts in *columns* of *instances*, of which *rows*, a QuerySet, are about to be updated, ``Placed``.
+
+        Call it in the transaction that updates them.
+        """
 
     def unreadable_as(self, note: str | None) -> AbstractContextManager[None]:
         """

@@ -368,6 +368,17 @@ class Message(models.Model):
     def __str__(self) -> str:
         return f"{self.type} {self.sequence}"  # never the text: this appears in logs
 
+    def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        """See ``Model.save``. Texts that are encoded for their type are written with it, or ``EncryptedError``."""
+        if row_codec.installed is not None and not self._state.adding:
+            named = {each.name for each in self._meta.concrete_fields} if update_fields is None else set(update_fields)
+            fields = named - self.get_deferred_fields()
+            if "type" in fields and not fields >= TEXTS.keys():
+                raise EncryptedError(
+                    "Texts are encrypted for their type: save() both, or name others in update_fields."
+                )
+        super().save(update_fields=update_fields, **options)
+
     @property
     def chat_message(self) -> ChatMessage:
         """The message as a value; what is left of a removed one is a ``CustomMessage`` without attributes."""

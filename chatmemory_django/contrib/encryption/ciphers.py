@@ -130,17 +130,17 @@ class Cipher:
 
         return moving(self, conversation, fields, using)
 
-    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    def update(self, rows: Any, columns: Mapping[str, Any]) -> int:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption import updates  # models are not loaded yet
 
-        return updates.updated(rows, columns)
+        return updates.update(rows, columns)
 
-    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
+    def place(self, rows: Any, instances: Iterable[Any], columns: Iterable[str]) -> None:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption import updates  # as above
 
-        updates.place(instances, columns)
+        updates.place(rows, instances, columns)
 
     @contextmanager
     def unreadable_as(self, note: str | EllipsisType | None) -> Iterator[None]:
