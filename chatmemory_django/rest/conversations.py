@@ -115,12 +115,14 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     def retrieve(self, request: Request, memory_id: str) -> Response:
         """Retrieve a conversation."""
-        return self._described(self.find())
+        with unreadable_as(str(UNREADABLE)):
+            return self._described(self.find())
 
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing("change", size=json_size(wanted.get("metadata"))) as conversation:
+        size = json_size(wanted.get("metadata"))
+        with unreadable_as(str(UNREADABLE)), self.changing("change", size=size) as conversation:
             # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.
             hidden = set() if self.readable_types else {"title"}
             changed = [

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import Case, F, Max, OuterRef, Subquery, Value, When
 from django.test import Client
+from rest_framework.test import APIClient
 
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.values import EncryptionError
@@ -310,6 +311,27 @@ class TestOneBadValue:
 
         assert EVES in exported
         assert "cannot be decrypted (key lost)" in exported
+
+    def test_the_memories_of_all_are_cleared(self, lost, conversations, admin_client):
+        chosen = {"action": "clear_memory", "_selected_action": list(conversations.values()), "confirmed": "clear"}
+
+        page = admin_client.post("/admin/chatmemory/conversation/", chosen, follow=True).content.decode()
+
+        assert "Cleared the memory of 2 conversations." in page
+        assert get_chat_memory("a").messages() == get_chat_memory("e").messages() == []
+
+    def test_by_rest_a_conversation_is_shown_and_gets_another_title(self, lost, conversations, ann):
+        client = APIClient()
+        client.force_login(ann)
+        there = client.get("/api/conversations/a/")
+        changed = client.patch("/api/conversations/a/", {"metadata": {"a": 1}}, format="json")
+        titled = client.patch("/api/conversations/a/", {"title": "new"}, format="json")
+
+        assert [each.status_code for each in (there, changed, titled)] == [200] * 3
+        assert there.json()["title"] in {ANNS, "cannot be decrypted (key lost)"}
+        assert titled.json()["title"] == "new"
+        assert titled.json()["metadata"] == {"a": 1}
+        assert Conversation.objects.get(memory_id="a").title == "new"
 
 
 class TestQueries:
