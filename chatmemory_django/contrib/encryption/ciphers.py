@@ -39,6 +39,7 @@ from chatmemory_django.contrib.encryption.values import (
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey, looks_encoded
 from chatmemory_django.private import private
+from chatmemory_django.security import SecurityEvent, report
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -181,10 +182,18 @@ class _Coder:
             text = None if known is None else known(stored, self._rest(row))
             return self._decrypted(stored, column, row) if text is None else text
         except EncryptionError as exc:
+            self._report(exc)
             note = _note.get()
             if isinstance(note, EllipsisType):
                 raise
             return stored if note is None else note.format(exc.key_id)
+
+    def _report(self, error: EncryptionError) -> None:
+        """Report a value that is not what was stored there, once: an origin is read for another value."""
+        if not isinstance(error, MissingKeyError) and not error.is_reported:
+            error.is_reported = True
+            owner = self._address.owner
+            report(SecurityEvent.ALTERED, user=None if owner is ... else owner, memory_id=self._address.memory_id)
 
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         if self.writes_plain:

@@ -54,6 +54,9 @@ class EncryptionError(UnreadableError):
     The message never has a text or a key.
     """
 
+    is_reported = False
+    """Whether it was reported, see ``chatmemory_django.security``."""
+
     def __init__(self, message: str, key_id: str = "") -> None:
         super().__init__(message)
         self.key_id = key_id
