@@ -90,8 +90,13 @@ class EncryptedTextField(models.TextField):
     A text of people, in the database as the installed ``RowCodec`` encodes it, if there is one.
 
     The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are
-    stored as they are.
+    stored as they are. Without a codec, what is encoded is an ``UnreadableError``; one that *is_json* has to be parsed
+    anyway, which fails then.
     """
+
+    def __init__(self, *args: Any, is_json: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_json = is_json
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
         """See ``Field.select_format``, which is not documented: the column itself is selected with its place."""
@@ -106,7 +111,9 @@ class EncryptedTextField(models.TextField):
         """See ``Field.get_db_converters``: Django asks for them once for each query."""
         converters: list[Callable[..., Any]] = super().get_db_converters(connection)
         codec = row_codec.installed
-        return converters if codec is None else [codec.decoder(self, connection.alias), *converters]
+        if codec is None:
+            return converters if self.is_json else [_plain, *converters]
+        return [codec.decoder(self, connection.alias), *converters]
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
         value = super().pre_save(model_instance, add)
@@ -117,8 +124,10 @@ class EncryptedTextField(models.TextField):
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         value = super().get_db_prep_save(value, connection)
         codec = row_codec.installed
-        if codec is None or not value or isinstance(value, Stored):
+        if not value or isinstance(value, Stored):
             return value
+        if codec is None:
+            return row_codec.escaped(value) if isinstance(value, str) and not self.is_json else value
         if hasattr(value, "as_sql"):
             if not self._is_encoded(value):
                 raise EncryptedError(f"{self.label} is encrypted, so the database cannot compute it: pass a text.")
@@ -162,6 +171,11 @@ class EncryptedTextField(models.TextField):
     def label(self) -> str:
         """The name of the column for a ``Coder``."""
         return f"{self.model._meta.label_lower}.{self.name}"
+
+
+def _plain(value: str | None, expression: Any, connection: Any) -> str | None:
+    """Return the text that was read where no ``RowCodec`` is installed."""
+    return row_codec.plain(value) if value and value[:3] == "enc" else value
 
 
 class Encoded(Expression):

@@ -28,16 +28,23 @@ from chatmemory_django.contrib.encryption.values import (
     decrypt,
     decrypter,
     encrypt,
-    escaped,
     head_of,
     key_id_of,
     seal,
-    unescaped,
     unseal,
     unsealed_size,
 )
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey, looks_encoded
+from chatmemory_django.db.row_codec import (
+    Address,
+    EncryptedError,
+    RowKey,
+    escaped,
+    instead_of,
+    looks_encoded,
+    unescaped,
+    unreadable_as,
+)
 from chatmemory_django.private import private
 from chatmemory_django.security import SecurityEvent, report
 
@@ -143,15 +150,6 @@ class Cipher:
 
         updates.place(rows, instances, columns)
 
-    @contextmanager
-    def unreadable_as(self, note: str | EllipsisType | None) -> Iterator[None]:
-        """See ``RowCodec``; no key is needed."""
-        token = _note.set(note)
-        try:
-            yield
-        finally:
-            _note.reset(token)
-
     def key(self, key_id: str, using: str) -> Key | None:
         """Return the key *key_id*, of the site or of an owner in the database *using*, or None."""
         return self.owner_keys.get(key_id, using) if key_id.startswith(OWNER_PREFIX) else self.keys.get(key_id)
@@ -183,10 +181,7 @@ class _Coder:
             return self._decrypted(stored, column, row) if text is None else text
         except EncryptionError as exc:
             self._report(exc)
-            note = _note.get()
-            if isinstance(note, EllipsisType):
-                raise
-            return stored if note is None else note.format(exc.key_id)
+            return instead_of(stored, exc)
 
     def _report(self, error: EncryptionError) -> None:
         """Report a value that is not what was stored there, once: an origin is read for another value."""
@@ -249,7 +244,7 @@ class _Coder:
     @cached_property
     def origin(self) -> Mapping[str, int]:
         """The origin of the conversation, see ``origins``."""
-        with self._cipher.unreadable_as(...):  # what a list shows of a value is no origin
+        with unreadable_as(...):  # what a list shows of a value is no origin
             return origins.read(self._using, self._address.conversation, self)
 
     def _start(self, column: str) -> str:
@@ -356,10 +351,6 @@ def _owner_in(using: str, conversation: Hashable) -> str | EllipsisType | None:
     for owner in rows.values_list("owner", flat=True):
         return Conversation._meta.get_field("owner").to_key(owner)
     return ...
-
-
-_note: ContextVar[str | EllipsisType | None] = ContextVar("chatmemory_unreadable", default=...)
-"""What is read in place of what cannot be decrypted, which is an error by default; None is what is stored."""
 
 
 def installed() -> Cipher | None:

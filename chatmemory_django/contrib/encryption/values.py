@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import binascii
 import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,9 +22,6 @@ PREFIX = "enc2:"
 
 UNPLACED = "enc1:"
 """What values of earlier versions begin with."""
-
-ESCAPE = "enc0:"
-"""What stands before a text that is stored in plain and begins like a value."""
 
 FILE = "file"
 """What the places of files begin with."""
@@ -43,8 +39,6 @@ TAG_BYTES = 16
 
 LIKE_A_VALUE = "^enc[12]:"
 """The regular expression of what begins like a value, in databases, too."""
-
-_ESCAPED = re.compile(r"enc[012]:")
 
 
 class EncryptionError(UnreadableError):
@@ -95,17 +89,6 @@ def key_id_of(value: str) -> str | None:
         return None
     key_id, colon, _ = value[len(PREFIX) :].partition(":")
     return key_id if colon else None
-
-
-def escaped(text: str) -> str:
-    """Return *text* as it is stored in plain: it never looks like a value."""
-    return f"{ESCAPE}{text}" if _ESCAPED.match(text) else text
-
-
-def unescaped(stored: str) -> str:
-    """Return the text that is *stored* in plain."""
-    text = stored.removeprefix(ESCAPE)
-    return text if _ESCAPED.match(text) else stored
 
 
 def head_of(key: Key, place: str) -> str:
