@@ -125,11 +125,12 @@ class Section:
             given = given.get(cls.key) or _NOTHING
         read, section = _read.get(cls, _UNREAD)
         if given != read:
-            if not isinstance(given, Mapping):
+            try:
+                copy = dict(given)  # another thread may change it in place at any moment
+            except (TypeError, ValueError):
                 kind = type(given).__name__
                 del given, read  # which have keys, and no report is to show them
-                raise ImproperlyConfigured(f"CHATMEMORY[{cls.key!r}] must be a dict, not {kind}.")
-            copy = dict(given)  # another thread may change it in place at any moment
+                raise ImproperlyConfigured(f"CHATMEMORY[{cls.key!r}] must be a dict, not {kind}.") from None
             section = cls._of(copy)
             _read[cls] = copy, section
         return section  # type: ignore[no-any-return]
