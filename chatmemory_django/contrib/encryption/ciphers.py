@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from chatmemory_django.contrib.encryption.values import (
     MissingKeyError,
     changed,
     decrypt,
+    decrypt_all,
     decrypter,
     encrypt,
     head_of,
@@ -94,7 +95,8 @@ class Cipher:
     @cached_property
     def owner_keys(self) -> OwnerKeys:
         """The keys of owners."""
-        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain)
+        seconds = Encryption.current().OWNER_KEY_SECONDS
+        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain, seconds=seconds)
 
     def at(self, address: Address) -> _Coder:
         """See ``RowCodec``."""
@@ -114,7 +116,11 @@ class Cipher:
 
     def report(self, conversations: ConversationQuerySet, write: Callable[[str], object]) -> int:
         """See ``RowCodec``."""
-        from chatmemory_django.contrib.encryption.kept import keys_in_use  # models are not loaded yet
+        from chatmemory_django.contrib.encryption.kept import (
+            MANY_VALUES,
+            keys_in_use,
+            worn,
+        )  # models are not loaded yet
 
         found = keys_in_use(conversations, self.owner_keys)
         which = {
@@ -124,7 +130,15 @@ class Cipher:
         }
         for key_id, count in sorted(found.items()):
             write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
-        return found[""] + found[UNPLACED] if self.refuses_plain else 0
+        findings = found[""] + found[UNPLACED] if self.refuses_plain else 0
+        for key_id in worn(found, conversations):
+            cure = "encrypt_chatmemory --rekey-owners" if key_id.startswith(OWNER_PREFIX) else "a new first key in KEYS"
+            write(
+                f"The key {key_id!r} has {MANY_VALUES:,} values or more, and may encrypt 2**32, with those that are "
+                f"gone: replace it, by {cure}."
+            )
+            findings += 1
+        return findings
 
     def copied(self, source: Conversation, forked: Conversation, last: int) -> None:
         """See ``RowCodec``."""
@@ -190,6 +204,18 @@ class _Coder:
             owner = self._address.owner
             report(SecurityEvent.ALTERED, user=None if owner is ... else owner, memory_id=self._address.memory_id)
 
+    def decode_all(
+        self, stored: Sequence[str], column: str, sequences: Sequence[int], types: Sequence[str]
+    ) -> list[str]:
+        with suppress(EncryptionError):  # one by one, the error names what is wrong
+            key = self._key_of(stored[0], column)
+            if key is not None:
+                start = f"{PREFIX}{key.id}:{self._start(column)}"
+                heads = [f"{start}{sequence}:{kind}:" for sequence, kind in zip(sequences, types, strict=True)]
+                return decrypt_all(stored, key, heads)
+        rows = zip(sequences, types, strict=True)
+        return [self.decode(each, column, row) for each, row in zip(stored, rows, strict=True)]
+
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         if self.writes_plain:
             return content, ""
@@ -229,7 +255,9 @@ class _Coder:
             living = owner.living
             if living is None and self._is_begun and row:
                 living = row[0]  # an answer, say, whose conversation is known by its memory id
-            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living)
+            # A title is encrypted before its conversation is there.
+            is_there = None if column == TITLE else partial(self._is_there, owner.key)
+            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living, is_there)
         return owner.keys[self._using]
 
     @cached_property
@@ -240,6 +268,17 @@ class _Coder:
             return self._given
         found = _owner_in(self._using, conversation)
         return None if isinstance(found, EllipsisType) else _Owner(found, conversation)
+
+    def _is_there(self, owner: str) -> bool:
+        """Return whether the conversation of *owner* is there, if one is named, and lock it: it cannot go then."""
+        from chatmemory_django.models import Conversation  # models are not loaded yet
+
+        key, memory_id = self._address.conversation, self._address.memory_id
+        if key is None and memory_id is None:
+            return True
+        named: dict[str, Any] = {"owner": owner, **({"memory_id": memory_id} if key is None else {"pk": key})}
+        own = Conversation.objects.using(self._using).filter(**named)
+        return own.select_for_update().values_list("pk").first() is not None
 
     @cached_property
     def origin(self) -> Mapping[str, int]:
@@ -266,15 +305,10 @@ class _Coder:
         return f"{self._address.memory_id}:"
 
     def _decrypted(self, stored: str, column: str, row: RowKey) -> str:
-        key_id = key_id_of(stored)
-        key = None if key_id is None else self._cipher.key(key_id, self._using)
+        key = self._key_of(stored, column)
         if key is None:
-            if key_id is not None and looks_encoded(stored):
-                raise MissingKeyError(key_id, column)
             self._refuse(column)
             return unescaped(stored)
-        if key.owner is not None and self._owner is not None:
-            _check_owner(key, self._owner.key, column)
         start, rest = self._start(column), self._rest(row)
         if stored.startswith(UNPLACED):
             self._refuse(column)
@@ -282,6 +316,18 @@ class _Coder:
         self._decrypters[column] = decrypter(key, f"{PREFIX}{key.id}:{start}")
         text = self._decrypters[column](stored, rest)
         return self._copied(stored, key, column, rest) if text is None else text
+
+    def _key_of(self, stored: str, column: str) -> Key | None:
+        """Return the key of *stored*, which may be used here; None if that is plain text."""
+        key_id = key_id_of(stored)
+        key = None if key_id is None else self._cipher.key(key_id, self._using)
+        if key is None:
+            if key_id is not None and looks_encoded(stored):
+                raise MissingKeyError(key_id, column)
+            return None
+        if key.owner is not None and self._owner is not None:
+            _check_owner(key, self._owner.key, column)
+        return key
 
     def _refuse(self, column: str) -> None:
         """Raise ``EncryptionError`` if what is in plain text, or bound to no row, is not to be read."""

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,12 +33,20 @@ from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.contrib.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, EncryptedError
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.columns import to_message
 from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
 from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.database.encryption.dumps import dump, restore
 from tests.database.interleaving import in_another_connection, set_isolation
 from tests.leftovers import leftovers
 
@@ -351,6 +360,42 @@ class TestRefused:
             list(Message.objects.filter(**{lookup: SECRET}))
 
 
+class TestMany:
+    """A read decrypts all of a column at once, if all of it is as it is written now."""
+
+    def test_plain_texts_values_of_two_keys_payloads_and_empty_texts_are_read_together(self, site, ann):
+        call = AiMessage("", tool_execution_requests=(ToolExecutionRequest(id="1", name="weather", arguments="{}"),))
+        result = ToolExecutionResultMessage("1", "weather", "Rain.")
+        messages = [QUESTION, call, result, ANSWER, UserMessage("In the clear."), ANSWER]
+        begin("a", ann, *messages[:3])
+        assert read("a") == messages[:3]
+        site("new", "old")
+        get_chat_memory("a").add(*messages[3:])
+        sql("UPDATE chatmemory_message SET text = 'In the clear.' WHERE sequence = 5")
+
+        assert read("a") == messages
+        assert [to_message(*row[1:4]) for row in get_chat_memory("a").store.read_history("a")] == messages[::-1]
+
+    def test_nothing_is_called_for_each_of_them(self, site, ann):
+        def calls() -> int:
+            """How many functions of this app are called in a read."""
+            names: list[str] = []
+            sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_filename) if event == "call" else None)
+            try:
+                memory.messages()
+            finally:
+                sys.setprofile(None)
+            return sum("/contrib/encryption/" in name for name in names)
+
+        begin("a", ann)
+        memory = get_chat_memory("a")
+        read("a")
+        of_two = calls()
+        memory.add(*(QUESTION, ANSWER) * 4)
+
+        assert 0 < of_two == calls()
+
+
 class TestRotation:
     def test_the_first_key_writes_and_all_keys_read(self, site, ann):
         begin("a", ann)
@@ -636,7 +681,9 @@ class TestOwners:
         asked = []
         for name in ("wrap", "unwrap"):
             do = getattr(Keys, name)
-            monkeypatch.setattr(Keys, name, lambda self, it, do=do, name=name: asked.append(name) or do(self, it))
+            monkeypatch.setattr(
+                Keys, name, lambda self, *a, do=do, name=name, **k: asked.append(name) or do(self, *a, **k)
+            )
 
         for number in range(3):
             begin(str(number), ann)
@@ -657,28 +704,6 @@ class TestOwners:
 
         assert counts[0] <= 3  # by the owner to encrypt, after a lock; by its id to decrypt
         assert counts[1:] == [0, 0]
-
-
-def dump(table: str) -> tuple[str, list[str], list[tuple[Any, ...]]]:
-    """Return what a backup of *table* has, without the columns that the database generates."""
-    (model,) = (model for model in apps.get_models() if model._meta.db_table == table)
-    columns = [field.column for field in model._meta.concrete_fields if not field.generated]
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(map(connection.ops.quote_name, columns))} FROM {table}")
-        return table, [column[0] for column in cursor.description], cursor.fetchall()
-
-
-def restore(table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Store the *rows* that are no longer in *table*."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {columns[0]}, {columns[1]} FROM {table}")
-        kept = set(cursor.fetchall())
-        marks = ", ".join(["%s"] * len(columns))
-        names = ", ".join(connection.ops.quote_name(column) for column in columns)
-        for row in rows:
-            if row[:2] not in kept:
-                values = [json.dumps(each) if isinstance(each, dict) else each for each in row]
-                cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
 
 
 class TestSearches:
