@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from datetime import timedelta
 from typing import Protocol, Self
 
 import msgspec
 
+from chatmemory_django.core.clearing import ClearToolResults, cleared, is_shorter_cleared
 from chatmemory_django.core.limits import MAX_INTEGER, checked_counter
-from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
+from chatmemory_django.messages import AiMessage, ChatMessage, MessageType, ToolExecutionResultMessage
 from chatmemory_django.tokens import TokenCountEstimator
 
 
@@ -40,13 +43,17 @@ class Window:
     that fits. So the beginning of what is sent stays the same until the limit is reached again, and a vendor's prompt
     cache holds. Without it, as in LangChain4j, no more is evicted than must be.
 
+    With *idle*, a memory is evicted down to the mark as well when it goes on after a longer pause than that, see
+    ``after``: by then, no cache knows its beginning any more.
+
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
 
     A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
     removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``. What is *reserved*
-    of the limit is for what is sent beside the messages, for example the specifications of tools.
+    of the limit is for what is sent beside the messages, for example the specifications of tools. If it *clears*, old
+    results of tools are cleared before messages are evicted.
     """
 
     def __init__(
@@ -59,7 +66,12 @@ class Window:
         keeps_all: bool = False,
         refills: bool = False,
         reserved: int = 0,
+        clears: ClearToolResults | None = None,
+        idle: timedelta | None = None,
     ) -> None:
+        self.idle = idle
+        self.is_cold = False
+        """Whether the memory is first evicted down to the mark, whatever its limit."""
         self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
         self.limit = limit - self.reserved
         self.evict_to = None if evict_to is None else evict_to - self.reserved
@@ -67,6 +79,7 @@ class Window:
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
         self.refills = refills
+        self.clears = clears
         # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
@@ -77,6 +90,30 @@ class Window:
     def unbounded(self) -> Window:
         """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
+
+    def without_clearing(self) -> Window:
+        """Return this window, but one that clears nothing."""
+        if self.clears is None:
+            return self
+        window = copy(self)
+        window.clears = None
+        return window
+
+    def after(self, pause: timedelta) -> Window:
+        """Return the window for what comes after such a *pause*."""
+        if self.idle is None or pause <= self.idle:
+            return self
+        cold = copy(self)
+        cold.is_cold = True
+        return cold
+
+    def at_once(self) -> Window:
+        """Return the window for what goes on, however long the pause was."""
+        if self.idle is None:
+            return self
+        warm = copy(self)
+        warm.idle = None
+        return warm
 
     @property
     def evicted_limit(self) -> int:
@@ -105,7 +142,7 @@ class Window:
         self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
     ) -> list[ChatMessage]:
         """Return a new list of those of *messages* that fit; see ``trimmed``."""
-        if costs is not None and self.overhead + sum(costs) <= self.limit:
+        if costs is not None and not self.is_cold and self.overhead + sum(costs) <= self.limit:
             return list(messages)
         return self.trimmed(messages, costs, summary=summary).messages()
 
@@ -178,6 +215,7 @@ class Eviction:
         self.pinned = pinned
         self.summary = summary
         self.total = total
+        self._is_cold = window.is_cold
         self.next_key = next_key
         self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
         self.is_limited = False
@@ -196,6 +234,8 @@ class Eviction:
         self.added: list[Entry] = []
         self.evicted: list[Entry] = []
         self.replaced: list[Entry] = []
+        self.cleared: dict[int, Entry] = {}
+        """The entries of markers that took the place of results, by their keys."""
         self.passed_by: list[Entry] = []
         """
         Added messages that are not in the memory: an equal one already is, or they are only meant for the history.
@@ -327,14 +367,21 @@ class Eviction:
     def trim(self) -> None:
         """Evict messages at the front, except a system message at index 0, if the memory exceeds its limit."""
         total = self.window.total(self.messages()) if self.total is None else self.total
-        if total > self.window.limit:
+        is_cold, self._is_cold = self._is_cold, False
+        if total > self.window.limit or (is_cold and total > (self.window.evict_to or total)):
             self._make_room(total)
         self._pin_leading()
 
     def _make_room(self, total: int) -> None:
         """Evict messages from a memory that has *total*."""
         limit, low = self.window.limit, self.window.evict_to
-        self.is_limited |= self.keeps_from != NOTHING_LEAVES
+        if self.window.clears is not None:
+            freed = self._clear_results(self.window.clears)
+            total -= freed
+            if self.window.clears.is_enough(freed) and total <= limit and not self.window.is_cold:
+                low = None
+        is_over = total > limit or (low is not None and total > low)
+        self.is_limited |= self.keeps_from != NOTHING_LEAVES and is_over
         pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
         while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
@@ -346,6 +393,34 @@ class Eviction:
                 total -= self._evict_next(entry)
         if self.total is not None:
             self.total = total
+
+    def _clear_results(self, clears: ClearToolResults) -> int:
+        """Put markers in the place of old results, and return what that freed."""
+        self._front.extend(self._stored)
+        freed = 0
+        for entry, message in self._old_results(clears):
+            marker = to_entry(entry.key, cleared(message))
+            saved = self._cost(entry) - self._cost(marker)
+            if saved > 0 or (self.window.estimator is None and is_shorter_cleared(message)):
+                self.cleared[entry.key] = marker
+                freed += saved
+        # Not changed in place: a decision that is made again begins with the same entries.
+        self._front = deque(self.cleared.get(entry.key, entry) for entry in self._front)
+        self._new = deque(self.cleared.get(entry.key, entry) for entry in self._new)
+        return freed
+
+    def _old_results(self, clears: ClearToolResults) -> Iterator[tuple[Entry, ToolExecutionResultMessage]]:
+        """Yield the results that *clears* does not keep, for their age or their tool."""
+        memory = [entry for entry in (*self._front, *self._new) if entry.key not in self._gone]
+        users = [index for index, entry in enumerate(memory) if entry.type == MessageType.USER]
+        results = [index for index, entry in enumerate(memory) if entry.type == MessageType.TOOL_EXECUTION_RESULT]
+        for index in results[: max(0, len(results) - clears.keep)]:
+            entry = memory[index]
+            if not users or index > users[-1] or entry.key >= self.keeps_from:
+                return  # of the running answer
+            message = entry.message
+            if isinstance(message, ToolExecutionResultMessage) and message.tool_name not in clears.exclude:
+                yield entry, message
 
     def entries(self) -> list[Entry]:
         """Return the entries in the memory, in order. This reads everything that is stored."""

@@ -16,7 +16,10 @@ if connection.vendor == "sqlite":  # Databases make no difference to these.
     SITES += ["text_user", "naive_time"]
 
 ALSO = {
-    "search": ["tests/database/contrib/search", "tests/database/test_search.py", "tests/database/test_recall.py"],
+    "search": [
+        "tests/database/contrib/search",
+        *(f"tests/database/test_{name}.py" for name in ("search", "recall", "recall_of_questions")),
+    ],
     "encryption": [
         "tests/database/encryption",
         "tests/database/test_state_machine.py",

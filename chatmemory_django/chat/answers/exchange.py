@@ -7,16 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from datetime import tzinfo
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from chatmemory_django import observing
+from chatmemory_django.chat.answers.context import joined, needed_of
+from chatmemory_django.chat.answers.days import Days
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
 from chatmemory_django.chat.answers.stored import not_accepted, show_decided
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
@@ -102,7 +107,7 @@ class Exchange:
         *,
         model: ChatModel,
         is_early: bool,
-        tools: Sequence[ToolSpecification],
+        tools: Sequence[ToolSpecification],  # until ``use_tools``
         max_rounds: int,
         max_result_tokens: int | None,
         response_format: ResponseFormat | None,
@@ -111,6 +116,7 @@ class Exchange:
         resumed: Resumed | None = None,
         last_results: int = 0,
         greeting: str | None = None,
+        dates_in: tzinfo | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -130,6 +136,7 @@ class Exchange:
         self._answer_id = answer_id
         self._response_format = response_format
         self._greeting = greeting
+        self._day_of = None if dates_in is None else Days(dates_in)
         self._ahead = 0
         """How many messages of the turn are in front of the question that are sent like earlier ones."""
         self._system: str | None = None
@@ -177,6 +184,10 @@ class Exchange:
         turn.fence = self._lease.fence
         self.turn = turn
 
+    def use_tools(self, tools: Sequence[ToolSpecification], tokens: int) -> None:
+        """Let the model use *tools*, whose specifications have so many *tokens*; before the exchange is opened."""
+        self._tools, self.memory.reserved_tokens = tuple(tools), tokens
+
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
         response: ChatResponse | None = None
@@ -212,9 +223,11 @@ class Exchange:
             _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
+        if self._day_of is not None:
+            self._day_of.read(self.memory, self.turn.unevicted()[0].entries())
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
-                self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
+                self._context = joined([context, DECIDED])
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
@@ -279,18 +292,26 @@ class Exchange:
         self._is_first = not any(greeting != key < begun for key in texts)
         window = memory.window
         self._thinking_tokens = self._thinking_tokens or thinking_tokens(self._model, window)
-        sent = to_send(
+        send = partial(
+            to_send,
             entries,
             begun,
             window,
             summary_key=None if memory.summary is None else memory.summary.key,
-            context=self._context,
+            day_of=self._day_of,
             pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
             overhead=self.memory.reserved_tokens + specification_tokens((), self._response_format, window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        try:
+            sent = send(context=self._context)
+        except (QuestionTooLongError, AnswerTooLongError):
+            if self._context == needed_of(self._context):
+                raise
+            self._context = needed_of(self._context)
+            sent = send(context=self._context)
         self._shortened = {
             each.message.id: list(sent.shortened[each.key])
             for each in (entries if sent.shortened else ())

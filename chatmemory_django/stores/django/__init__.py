@@ -36,7 +36,7 @@ from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recoun
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Popping, Removal
-from chatmemory_django.stores.django.rows import Row, costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.rows import Row, as_remembered, costs_of, messages_of, summary_index
 from chatmemory_django.stores.django.snapshots import Snapshot, read_eviction
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
@@ -99,14 +99,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def read() -> list[ChatMessage]:
-            rows = (
-                self._read_filled(key, window, is_only_read=True)[1]
-                if window.refills
-                else self._read(key, window.counter)
-            )
+            present = window
+            if window.refills or window.idle is not None:
+                snapshot, rows = self._read_filled(key, window, is_only_read=True)
+                present = window if snapshot is None else snapshot.present(window)
+            else:
+                rows = self._read(key, window.counter)
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
-            return window.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
+            return present.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
 
         return _again(read)
 
@@ -125,7 +126,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
-        eviction = window.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
+        present = window if snapshot is None else snapshot.present(window)
+        eviction = present.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
         return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
 
     def _read_filled(
@@ -172,8 +174,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
         rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
         found = [
-            HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim, row.conversation_id)
-            for row, verbatim in rows
+            HistoryRow(
+                row.sequence, row.type, row.text, row.payload, None if row.is_cleared else verbatim, row.conversation_id
+            )
+            for row, verbatim in ((as_remembered(row), verbatim) for row, verbatim in rows)
         ]
         return self._completed_history(memory_id, found)
 
@@ -224,7 +228,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         costs = [window.cost(message) for message in messages] if window.is_additive else None
-        eviction = window.trimmed(messages, costs)
+        eviction = window.without_clearing().trimmed(messages, costs)
         kept = [entry.cost or 0 for entry in eviction.entries()] if window.counter else []
         replacement = Replacement(
             eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction
@@ -249,10 +253,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         def see(snapshot: Snapshot) -> Reading:
             if window.outgrows(snapshot.state):
                 snapshot = refill(snapshot, window, {}).snapshot
-            known = snapshot.message(after)
+            known, present = snapshot.message(after), snapshot.present(window)
             if not known.is_head:
                 return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id, snapshot.state.fence)
-            eviction, _ = read_eviction(snapshot, window, {})
+            eviction, _ = read_eviction(snapshot, present, {})
             eviction.trim()
             return Reading(eviction, snapshot.state.id, snapshot.state.fence)
 

@@ -59,7 +59,7 @@ class Addition:
         self._is_retry = options.get("is_retry", True)
         self._phase = phase = options.get("phase")
         self._goes_on = phase in {"open", "round"}
-        self._window = window
+        self._window = self._given = window
         new = new_messages(messages)
         self._messages = [each.message for each in new]
         self._rows = [new_row(each, f"messages[{index}].") for index, each in enumerate(new)]
@@ -76,6 +76,7 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state = snapshot.state
+        self._window = self._given if self._turn else snapshot.present(self._given)
         if self._newest not in {None, snapshot.head if self._newest else None}:
             raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
@@ -100,9 +101,18 @@ class Addition:
             change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
 
+    def _may_clear(self, state: State) -> bool:
+        """Return whether results may be cleared, for which the whole memory is read: it will be more than fits."""
+        window = self._window
+        if window.clears is None or self._goes_on:
+            return False
+        total = window.overhead + (state.memory_tokens if window.estimator else state.memory_messages)
+        return total + sum(cost or 0 for cost in self._costs) > window.limit
+
     def _start(self, snapshot: Snapshot, after: Known | None) -> _Start:
         """Return the memory to which the messages are added: as it is now, or as it would be *after* that one."""
-        window, ends = self._window, self._phase == "end" and bool(self._turn)
+        state, window = snapshot.state, self._window
+        ends = self._phase == "end" and bool(self._turn)
         aside: Sequence[int] = () if after is None else [each for each in self._turn if each > after.sequence]
         answered = [] if after is None or after.is_complete or self._phase == "round" else [after.sequence]
         cleared = snapshot.cleared_at(aside) if aside else None
@@ -110,9 +120,9 @@ class Addition:
             after, aside, answered = cleared, [each for each in aside if each > cleared.sequence], []
         held: Sequence[Entry] = ()
         if after is not None and not after.is_head:
-            relocation = relocate(snapshot, after, window, self._counted)
+            relocation = relocate(snapshot, after, self._given, self._counted)
             start = _Start(relocation.eviction, relocation.uncounted, relocation)
-        elif snapshot.has_counts(window) and not aside:
+        elif snapshot.has_counts(window) and not aside and not self._may_clear(state):
             held = self._held(snapshot) if ends else ()
             start = _Start(self._from_front(snapshot, held))
         else:
@@ -121,6 +131,8 @@ class Addition:
                 start.eviction, held = start.eviction.split(min(self._turn))
         start.aside, start.answered = aside, answered
         if self._goes_on:
+            if start.eviction.window.is_cold:
+                start.eviction.trim()
             start.eviction.keeps_from = NOTHING_LEAVES
         for entry in held:
             start.eviction.add_again(entry)
@@ -230,8 +242,9 @@ class Addition:
         gone = set(out)
         for row, entry in zip(rows, eviction.added[len(eviction.added) - len(rows) :], strict=True):
             row.superseded = row.sequence >= begins and row.sequence in gone
+            row.is_cleared = row.sequence in eviction.cleared
             if window.counter:
-                row.token_count, row.counted_by = entry.cost, window.counter
+                row.token_count, row.counted_by = eviction.cleared.get(entry.key, entry).cost, window.counter
         if rows:
             rows[0].parent_sequence = aside[-1] if aside else state.parent_sequence
         passed_systems = self._archived and any(row.type == MessageType.SYSTEM for row in rows)
@@ -246,6 +259,11 @@ class Addition:
         if self._archived and rows:  # they are left out on purpose
             after = after._replace(kept_out_through=rows[-1].sequence)
         kept = [row for row in start.uncounted if row.sequence not in gone]  # usually none
+        added = {row.sequence for row in rows}
+        cleared = {key: each for key, each in eviction.cleared.items() if key not in added}
+        counts = counts_of(kept, self._counted) if kept else {}
+        if window.counter:
+            counts |= {key: each.cost or 0 for key, each in cleared.items()}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         return Change(
@@ -253,7 +271,8 @@ class Addition:
             after,
             rows,
             left=left,
-            counts=counts_of(kept, self._counted) if kept else {},
+            counts=counts,
+            cleared=[*cleared],
             completes=completes,
             is_retry=self._is_retry,
             relocation=relocation,

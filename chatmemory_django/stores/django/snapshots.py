@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
+from django.db import connections
 from django.db.models import Subquery, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
+from django.utils.timezone import is_naive, make_aware
 
 from chatmemory_django.core.branches import Tree
+from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.windows import Entry, Eviction, Window, pins, to_entry
 from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType
@@ -31,11 +35,11 @@ from chatmemory_django.stores.django.rows import (
     summary_index,
 )
 
-Counted: TypeAlias = dict[tuple[int, int], int]
-"""The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""
+Counted: TypeAlias = dict[tuple[int, int, bool], int]
+"""The costs of messages, by ``key_of`` their row. The content of a row never changes, so it is counted once."""
 
-key_of = attrgetter("conversation_id", "sequence")
-"""Return the key of a row."""
+key_of = attrgetter("conversation_id", "sequence", "is_cleared")
+"""Return the key of a row, and whether a marker is in its place."""
 
 
 class UncountedError(Exception):
@@ -103,7 +107,7 @@ class Snapshot:
 
     def after(self, state: State, held: Sequence[Entry] | None) -> Snapshot:
         """Return the conversation as it is after a write that only added rows, and made this *state* of it."""
-        written = Snapshot(self.key, state._replace(version=state.version + 1), self.using)
+        written = Snapshot(self.key, state._replace(version=state.version + 1, updated_at=None), self.using)
         written.held = held
         if state.window_start < self.state.window_start:
             return written  # the memory was filled again
@@ -111,6 +115,17 @@ class Snapshot:
         end = min(self.state.window_start + self.front_length, self.state.next_sequence)
         written.front_length = max(0, end - state.window_start)
         return written
+
+    def present(self, window: Window) -> Window:
+        """Return *window* as it is after the time in which nothing was written to the conversation."""
+        moment = self.state.updated_at
+        if window.idle is None or moment is None:
+            return window
+        if isinstance(moment, str):  # of JSON
+            moment = datetime.fromisoformat(moment)
+        if is_naive(moment):
+            moment = make_aware(moment, connections[self.using].timezone)
+        return window.after(datetime.now(UTC) - moment)
 
     def has_counts(self, window: Window) -> bool:
         """Return whether *window* can use the counters of the conversation, without reading its memory."""
@@ -275,7 +290,8 @@ def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
         cost = 1
     elif window.is_additive:
         cost = row.tokens if row.tokens is not None or counted is None else counted.get(key_of(row))
-    return to_entry(row.sequence, to_message(row.type, row.text, row.payload), cost)
+    message = to_message(row.type, row.text, row.payload)
+    return to_entry(row.sequence, cleared(message) if row.is_cleared else message, cost)
 
 
 def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:
