@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from django.db import models, router
+from django.db import models, router, transaction
 from django.db.backends.ddl_references import Statement
-from django.db.models import ExpressionWrapper, F, Func, Q, Value
-from django.db.models.functions import Now
+from django.db.models import Case, Expression, ExpressionWrapper, F, Func, Q, Value
+from django.db.models.functions import Cast, Now
 from django.db.models.lookups import Exact
 from django.utils import timezone
 
@@ -106,8 +106,13 @@ class EncryptedTextField(models.TextField):
     A text of people, in the database as the installed ``RowCodec`` encodes it, if there is one.
 
     The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are
-    stored as they are.
+    stored as they are. Without a codec, what is encoded is an ``UnreadableError``; one that *is_json* has to be parsed
+    anyway, which fails then.
     """
+
+    def __init__(self, *args: Any, is_json: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_json = is_json
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
         """See ``Field.select_format``, which is not documented: the column itself is selected with its place."""
@@ -122,7 +127,9 @@ class EncryptedTextField(models.TextField):
         """See ``Field.get_db_converters``: Django asks for them once for each query."""
         converters: list[Callable[..., Any]] = super().get_db_converters(connection)
         codec = row_codec.installed
-        return converters if codec is None else [codec.decoder(self, connection.alias), *converters]
+        if codec is None:
+            return converters if self.is_json else [_plain, *converters]
+        return [codec.decoder(self, connection.alias), *converters]
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
         value = super().pre_save(model_instance, add)
@@ -133,7 +140,13 @@ class EncryptedTextField(models.TextField):
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         value = super().get_db_prep_save(value, connection)
         codec = row_codec.installed
-        if codec is None or not value or not isinstance(value, str) or isinstance(value, Stored):
+        if not value or isinstance(value, Stored):
+            return value
+        if codec is None:
+            return row_codec.escaped(value) if isinstance(value, str) and not self.is_json else value
+        if hasattr(value, "as_sql"):
+            if not self._is_encoded(value):
+                raise EncryptedError(f"{self.label} is encrypted, so the database cannot compute it: pass a text.")
             return value
         if not isinstance(value, Placed):
             raise EncryptedError(
@@ -156,6 +169,15 @@ class EncryptedTextField(models.TextField):
             return _IsEmpty
         raise EncryptedError(f"{self.label} is encrypted, so the database cannot look it up by {lookup_name!r}.")
 
+    def _is_encoded(self, expression: Any) -> bool:
+        """Return whether *expression* is encoded, or a CASE of values of this field, which are: of ``bulk_update``."""
+        if isinstance(expression, Cast):
+            return self._is_encoded(*expression.source_expressions)
+        if isinstance(expression, Case):
+            return all(map(self._is_encoded, [expression.default, *(each.result for each in expression.cases)]))
+        is_own = isinstance(expression, Value) and (not expression.value or expression.output_field == self)
+        return is_own or isinstance(expression, Encoded)
+
     @property
     def is_plain(self) -> bool:
         """Whether the database has the text as it is: a subclass of a site may store it in another way."""
@@ -165,6 +187,15 @@ class EncryptedTextField(models.TextField):
     def label(self) -> str:
         """The name of the column for a ``Coder``."""
         return f"{self.model._meta.label_lower}.{self.name}"
+
+
+def _plain(value: str | None, expression: Any, connection: Any) -> str | None:
+    """Return the text that was read where no ``RowCodec`` is installed."""
+    return row_codec.plain(value) if value and value[:3] == "enc" else value
+
+
+class Encoded(Expression):
+    """An expression for a text that is encoded before it is written."""
 
 
 class WithPlace(Func):
@@ -185,17 +216,20 @@ class PlacedQuerySet(models.QuerySet[_Model]):
         """See ``QuerySet.update``. Of texts that are encoded, it writes those of one row."""
         if row_codec.installed is None:
             return super().update(**columns)
-        rows, given = row_codec.installed.updated(self, columns)
-        return super(PlacedQuerySet, rows).update(**given)
+        self._for_write = True
+        return row_codec.installed.update(self, columns)
 
     update.alters_data = True  # type: ignore[attr-defined]
 
     def bulk_update(self, objs: Iterable[_Model], fields: Iterable[str], batch_size: int | None = None) -> int:
         """See ``QuerySet.bulk_update``."""
+        if row_codec.installed is None:
+            return super().bulk_update(objs, fields, batch_size)
         objs, fields = tuple(objs), tuple(fields)
-        if row_codec.installed is not None:
-            row_codec.installed.place(objs, fields)
-        return super().bulk_update(objs, fields, batch_size)
+        self._for_write = True
+        with transaction.atomic(using=self.db, savepoint=False):
+            row_codec.installed.place(self, objs, fields)
+            return super().bulk_update(objs, fields, batch_size)
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 

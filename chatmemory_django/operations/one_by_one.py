@@ -19,7 +19,7 @@ from django.db.models.expressions import Combinable
 
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.row_codec import UnreadableError
+from chatmemory_django.db.row_codec import Stored, UnreadableError, unescaped
 from chatmemory_django.db.transactions import MAX_ATTEMPTS, as_now, has_locked, is_duplicate, note_lock, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -243,4 +243,4 @@ def as_kept(message: ChatMessage) -> ChatMessage:
 def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:
     """Return type, text, payload and original of *new*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
     row = new_row(new)
-    return row.type, row.text, row.payload, row.verbatim
+    return row.type, unescaped(row.text) if isinstance(row.text, Stored) else row.text, row.payload, row.verbatim

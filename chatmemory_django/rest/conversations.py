@@ -118,12 +118,14 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     def retrieve(self, request: Request, memory_id: str) -> Response:
         """Retrieve a conversation."""
-        return self._described(self.find())
+        with unreadable_as(str(UNREADABLE)):
+            return self._described(self.find())
 
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing("change", grows=not wanted.keys().isdisjoint({"title", "metadata"})) as conversation:
+        grows = not wanted.keys().isdisjoint({"title", "metadata"})
+        with unreadable_as(str(UNREADABLE)), self.changing("change", grows=grows) as conversation:
             there = {name: getattr(conversation, name) for name in wanted}
             self.check_quota(conversation, size=max(_size(wanted) - _size(there), 0))
             # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.

@@ -40,6 +40,8 @@ class GivenOutput(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was given with a question, or in its place; a run has it as a text."""
 
+    memory_id: str = ""
+    """That of the conversation, with which the text is encrypted: it is nothing in another one."""
     chat_id: str = ""
     """The id of the chat, as its client names it."""
     user: str = ""
@@ -71,11 +73,12 @@ class Kept(NamedTuple):
     time_zone: str = ""
 
     @classmethod
-    def now(cls, given: Given) -> Self:
-        """Return what is kept with *given*: the language and the time zone are those that are active."""
+    def now(cls, memory_id: str, given: Given) -> Self:
+        """Return what is kept with *given* in a conversation: language and time zone are those that are active."""
         language, time_zone = translation.get_language() or "", timezone.get_current_timezone()
         name = time_zone.key if isinstance(time_zone, ZoneInfo) else ""
-        return cls(given.as_text(), language[:MAX_LANGUAGE_LENGTH], (name or "")[:MAX_TIME_ZONE_LENGTH])
+        text = msgspec.structs.replace(given, memory_id=memory_id).as_text()
+        return cls(text, language[:MAX_LANGUAGE_LENGTH], (name or "")[:MAX_TIME_ZONE_LENGTH])
 
 
 NOTHING = Kept()

@@ -22,7 +22,7 @@ import msgspec
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, Exists, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
 from msgspec.structs import astuple
@@ -34,7 +34,7 @@ from chatmemory_django.db.transactions import has_locked, sees_otherwise
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.fields import EncryptedTextField
+from chatmemory_django.models.fields import Encoded, EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
@@ -63,7 +63,7 @@ class Slot(str):
     adapt: Callable[[Any, Any], Any] | None
 
 
-class Parameter(Expression):
+class Parameter(Encoded):
     """A value for *column* of *model*, passed as *name* when the statement is run."""
 
     def __init__(self, model: type[models.Model], column: str, name: str = "") -> None:

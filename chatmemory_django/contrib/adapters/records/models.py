@@ -26,7 +26,7 @@ class Record(models.Model):
     scope = ExactCharField(max_length=MAX_SCOPE_LENGTH, null=True)
     updated_at = models.DateTimeField()
     # The whole record as JSON: where the history ends, the usage, the pending tool calls, the revision.
-    text = EncryptedTextField()
+    text = EncryptedTextField(is_json=True)
 
     class Meta:
         # Explicit, so that the adapter can be imported where the app is not installed.
