@@ -17,7 +17,8 @@ import chatmemory_django
 PACKAGE = Path(chatmemory_django.__path__[0])
 TESTS = Path(__file__).parents[1] / "database"
 
-NAMES = {"vendor", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite", "raw", "RawSQL", "RunSQL"}
+NAMES = {"dialect", "combines", "queues", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite", "raw"}
+NAMES |= {"vendor", "RawSQL", "RunSQL"}
 """Attributes, methods and imports of code that depends on the database."""
 
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\b")
