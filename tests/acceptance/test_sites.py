@@ -17,7 +17,7 @@ if connection.vendor == "sqlite":  # Databases make no difference to these.
 if connection.vendor == "postgresql":
     SITES += ["elsewhere", "unknown"]
 
-OF_ENGINES = [f"tests/database/test_{name}.py" for name in ("erasing", "operations", "search", "search_any", "turns")]
+OF_ENGINES = [f"tests/database/test_{name}.py" for name in ("erasing", "operations", "search_any")]
 
 ALSO = {
     "elsewhere": ["tests/database/test_metadata.py", "tests/database/chat/runs/test_streams.py", *OF_ENGINES],
