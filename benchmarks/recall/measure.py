@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 FIRST = 5
 """How many hits a model reads."""
+
+SMOOTH = 60
+"""What is added to each place of a list before lists are fused by the reciprocals of places."""
 
 BESIDE = 3
 """How far from a hit it reads."""
@@ -66,6 +69,38 @@ def ways(using: str = "default") -> dict[str, Search]:
             for hit, *_ in find_answers(conversations.all(), text, owner=user, types=TYPES, stop=FIRST)
         ],
     }
+
+
+def by_meaning(
+    stored: Sequence[tuple[Any, Person]], embed: Callable[[list[str]], Any], by_words: Search
+) -> dict[str, Search]:
+    """Return the ways to search by vectors that *embed* makes of texts, and by these and *by_words* together."""
+    import numpy as np
+
+    def unit_vectors(texts: list[str]) -> Any:
+        numbers = np.asarray(embed(texts), dtype=np.float32)
+        return numbers / np.maximum(np.linalg.norm(numbers, axis=1, keepdims=True), 1e-9)
+
+    known = {}
+    for user, person in stored:
+        written = [
+            ((place, at), text)
+            for place, each in enumerate(person.conversations, 1)
+            for at, (_, text) in enumerate(each, 1)
+        ]
+        known[user.pk] = [place for place, _ in written], unit_vectors([text for _, text in written])
+
+    def nearest(user: Any, text: str) -> list[Place]:
+        places, vectors = known[user.pk]
+        return [places[each] for each in np.argsort(-(vectors @ unit_vectors([text])[0]))[:20]]
+
+    def fused(user: Any, text: str) -> list[Place]:
+        points: Counter[Place] = Counter()
+        for found in (by_words(user, text), nearest(user, text)):
+            points.update({place: 1 / (SMOOTH + number) for number, place in enumerate(found, 1)})  # type: ignore[misc]
+        return [place for place, _ in points.most_common(20)]
+
+    return {"vectors": nearest, "words and vectors": fused}
 
 
 def measured(stored: Sequence[tuple[Any, Person]], searches: dict[str, Search]) -> str:
