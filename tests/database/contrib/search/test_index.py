@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import DatabaseError, connection, connections, transaction
 
-from chatmemory_django.contrib.search import checks, migrating, mysql, postgresql, sqlite
+from chatmemory_django.contrib.search import checks, indexes, migrating, mysql, postgresql, sqlite
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message, finding
 from chatmemory_django.models.fields import EncryptedTextField
@@ -308,12 +308,16 @@ class TestChecks:
         assert checks.check_index(databases=None) == []
 
     def test_W042_an_engine_whose_index_was_not_tried(self, monkeypatch):
-        monkeypatch.setattr(type(connections["default"]), "display_name", "CockroachDB")
+        monkeypatch.setattr(connections["default"], "display_name", "CockroachDB")
 
         (warning,) = checks.check_index(databases=["default"])
 
         assert warning.id == "chatmemory.W042"
         assert "CockroachDB" in warning.msg
+        assert indexes.index_of(connections["default"]) is None
+        say("Where is my parcel?")
+        assert found("parcel") == ["Where is my parcel?"]
+        assert found("arcel") == ["Where is my parcel?"]
 
     @only_on("sqlite")
     def test_E042_sqlite_without_trigrams(self):
