@@ -176,10 +176,10 @@ class TestKeys:
     def test_the_key_of_an_owner_is_wrapped_by_the_first_one_and_unwrapped_by_any(self):
         old = Keys([f"old:{BASE64}"])
         both = Keys([new_key(), f"old:{BASE64}"])
-        wrapped = old.wrap(b"k" * 32)
+        wrapped = old.wrap(b"k" * 32, owner="7")
 
         assert wrapped.startswith(old.wrapped_now())
         assert not wrapped.startswith(both.wrapped_now())
-        assert both.unwrap(wrapped) == b"k" * 32
+        assert both.unwrap(wrapped, owner="7") == b"k" * 32
         with pytest.raises(MissingKeyError, match="'old'"):
-            Keys([new_key()]).unwrap(wrapped)
+            Keys([new_key()]).unwrap(wrapped, owner="7")

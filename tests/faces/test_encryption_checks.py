@@ -91,6 +91,22 @@ def test_E052_the_choice_of_owners_keys_is_no_boolean(settings, value):
     assert message.msg == f"CHATMEMORY['ENCRYPTION']['OWNER_KEYS'] must be True or False, not {value!r}."
 
 
+@pytest.mark.parametrize("value", [-1, 3601, 1.5, True, "60", None])
+def test_E052_the_time_for_which_keys_of_owners_are_used_is_no_number_of_seconds(settings, value):
+    [message] = found(settings, {"KEYS": [KEY], "OWNER_KEY_SECONDS": value})
+
+    assert message.id == "chatmemory.E052"
+    assert message.msg == (
+        "CHATMEMORY['ENCRYPTION']['OWNER_KEY_SECONDS'] must be a whole number of seconds from 0 to 3,600, "
+        f"not {value!r}."
+    )
+
+
+@pytest.mark.parametrize("value", [0, 60, 3600])
+def test_the_time_for_which_keys_of_owners_are_used_may_be_an_hour(settings, value):
+    assert found(settings, {"KEYS": [KEY], "OWNER_KEY_SECONDS": value}) == []
+
+
 def test_E057_what_plain_texts_are_is_unknown(settings):
     [message] = found(settings, {"KEYS": [KEY], "PLAIN": "allow"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from django.core.exceptions import PermissionDenied
 from django.db import router
@@ -88,10 +88,14 @@ class Admission(NamedTuple):
         return found.filter(memory_id=self.memory_id, owner=owner).first()
 
 
-def admission(request: HttpRequest) -> Admission:
-    """Return what *request* asks; raise ``NotAllowedError`` if it is refused."""
+Read: TypeAlias = Callable[[bytes], bytes]
+"""A function that returns a body as the AI SDK would have sent it; ``ValueError`` if it is none of its protocol's."""
+
+
+def admission(request: HttpRequest, read: Read = bytes) -> Admission:
+    """Return what *request* asks, whose body *read* turns into the AI SDK's; ``NotAllowedError`` if it is refused."""
     try:
-        return _checked(request)
+        return _checked(request, read)
     except NotAllowedError as exc:
         # Futures pass the error on to the event loop, and stay in a circle with its traceback until a garbage
         # collection. Frames that have the body of the request must not be part of it.
@@ -99,14 +103,20 @@ def admission(request: HttpRequest) -> Admission:
         raise
 
 
-def _checked(request: HttpRequest) -> Admission:
-    settings = chat_settings()
-    policy, user = _admitted(request, "question", settings.THROTTLE_RATE)
-    most = settings.MAX_BODY_BYTES
+def body_of(request: HttpRequest) -> bytes:
+    """Return the body of *request*; raise ``NotAllowedError`` if it is too large."""
+    most = chat_settings().MAX_BODY_BYTES
     content = request.read(most + 1)
     if len(content) > most:
         raise NotAllowedError(413, f"The body may have at most {most} bytes; send only the last message.")
+    return content
+
+
+def _checked(request: HttpRequest, read: Read) -> Admission:
+    policy, user = _admitted(request, "question", chat_settings().THROTTLE_RATE)
+    content = body_of(request)
     try:
+        content = read(content)
         posted = read_body(content)
         memory_id = policy.memory_id(request, posted.id)
         # From the primary database: a replica may not have the last answer yet. What else is needed of it is read then.

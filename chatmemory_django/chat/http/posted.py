@@ -56,7 +56,7 @@ MAX_REST_BYTES = 64 * 1024
 
 _T = TypeVar("_T")
 
-_NULL = msgspec.Raw(b"null")
+NULL = msgspec.Raw(b"null")
 
 
 def _no_file(url: str) -> None:
@@ -100,14 +100,14 @@ class Posted(msgspec.Struct, rename="camel"):
     trigger: Literal["submit-message", "regenerate-message"] | None = None
     message_id: str | None = None
     """The id of the message to regenerate, if the client sent one."""
-    messages: msgspec.Raw = _NULL
-    message: msgspec.Raw = _NULL
-    assistant: msgspec.Raw = _NULL
+    messages: msgspec.Raw = NULL
+    message: msgspec.Raw = NULL
+    assistant: msgspec.Raw = NULL
 
     @property
     def assistant_name(self) -> str | None:
         """The name of the assistant that is asked, if the client sent one; a site without any name reads none."""
-        return _read(self.assistant, str | None, "$.assistant") if chat_settings().ASSISTANTS else None  # type: ignore[arg-type]
+        return read_value(self.assistant, str | None, "$.assistant") if chat_settings().ASSISTANTS else None  # type: ignore[arg-type]
 
     @property
     def is_regenerate(self) -> bool:
@@ -163,10 +163,10 @@ class Posted(msgspec.Struct, rename="camel"):
 
         To regenerate, it is the last one that is not an answer.
         """
-        if self.messages == _NULL:
-            there = self.message != _NULL
-            return _shaped(_read(self.message, Any, "$.message"), "$.message") if there else {}, "$.message", None
-        messages = _read(self.messages, list[msgspec.Raw], "$.messages", RAW_BYTES)
+        if self.messages == NULL:
+            there = self.message != NULL
+            return _shaped(read_value(self.message, Any, "$.message"), "$.message") if there else {}, "$.message", None
+        messages = read_value(self.messages, list[msgspec.Raw], "$.messages", RAW_BYTES)
         last = len(messages) - 1
         while self.is_regenerate and last >= 0 and _header(messages[last]).role == "assistant":
             last -= 1
@@ -176,7 +176,7 @@ class Posted(msgspec.Struct, rename="camel"):
         message = messages[last]
         earlier = None if self.trigger is None else messages[max(0, last - MAX_SHOWN - 1) : last]
         del messages
-        return _shaped(_read(message, Any, path), path), path, earlier
+        return _shaped(read_value(message, Any, path), path), path, earlier
 
 
 _OWN = frozenset(Posted.__struct_encode_fields__)
@@ -185,18 +185,18 @@ _OWN = frozenset(Posted.__struct_encode_fields__)
 def read_body(content: bytes) -> Posted:
     """Parse *content*, the JSON of the AI SDK; raise ``ValueError`` with the path of what is invalid."""
     try:
-        return _decoded(content, Posted, "$")
+        return decode_body(content, Posted, "$")
     except ValueError as exc:
         raise ValueError(f"{exc.args[0]}. {EXAMPLE}" if MISSING in exc.args[0] else exc.args[0]) from None
 
 
 def read_rest(content: bytes) -> dict[str, Any]:
     """Return what *content*, a body that ``read_body`` has read, has besides; raise ``ValueError`` as that does."""
-    every = _decoded(content, dict[str, msgspec.Raw], "$")  # deeper in the stack than before
+    every = decode_body(content, dict[str, msgspec.Raw], "$")  # deeper in the stack than before
     rest = {name: value for name, value in every.items() if name not in _OWN}
     if (size := sum(len(name) + len(bytes(value)) for name, value in rest.items())) > MAX_REST_BYTES:
         raise ValueError(f"$: the fields beside the messages have {size} bytes; at most {MAX_REST_BYTES} are allowed.")
-    return {name: _read(value, Any, f"$.{name}") for name, value in rest.items()}
+    return {name: read_value(value, Any, f"$.{name}") for name, value in rest.items()}
 
 
 def _shaped(message: Any, path: str) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _decision(approval: dict[str, Any], path: str) -> Decision:
 
 class _Header(msgspec.Struct):
     role: str = ""
-    id: msgspec.Raw = _NULL
+    id: msgspec.Raw = NULL
 
 
 def _header(message: msgspec.Raw) -> _Header:
@@ -280,16 +280,17 @@ def _shown(earlier: Sequence[msgspec.Raw]) -> list[Shown]:
     return shown
 
 
-def _read(value: msgspec.Raw, type: type[_T], path: str, value_bytes: int = VALUE_BYTES) -> _T:
+def read_value(value: msgspec.Raw, type: type[_T], path: str, value_bytes: int = VALUE_BYTES) -> _T:
     """Decode *value*, unless it would take too much memory; ``ValueError`` with its *path* if it is invalid."""
     try:
         check_values(bytes(value), value_bytes)
     except ValueError as exc:
         raise ValueError(f"{path}: {exc}") from None
-    return _decoded(value, type, path)
+    return decode_body(value, type, path)
 
 
-def _decoded(value: bytes | msgspec.Raw, type: type[_T], path: str) -> _T:
+def decode_body(value: bytes | msgspec.Raw, type: type[_T], path: str) -> _T:
+    """Decode *value*, whose fields are bounded in their number, or not decoded; otherwise, like ``read_value``."""
     try:
         return msgspec.json.decode(value, type=type)
     except msgspec.ValidationError as exc:

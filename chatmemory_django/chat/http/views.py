@@ -8,11 +8,11 @@ listen to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial, wraps
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from django.contrib.auth.decorators import login_not_required
@@ -37,6 +37,7 @@ from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.http.asking import (
     Admission,
+    Read,
     admission,
     entered,
     greeting,
@@ -127,10 +128,28 @@ def _refuse_greenlets(request: HttpRequest, **kwargs: str) -> HttpResponse:
 @private
 async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer or regenerate a message: as a stream, or as one message if the client only accepts JSON."""
-    asked = await in_thread_in_turn(admission, request)
+    return await respond(request, AI_SDK)
+
+
+class Protocol(NamedTuple):
+    """How clients ask and read, as what they send and get differs from the AI SDK's protocol."""
+
+    read: Read
+    write: Callable[[AsyncGenerator[str, None]], AsyncGenerator[str, None]]
+    """A function of the AI SDK's events, which are whole in each piece."""
+    headers: Mapping[str, str]
+    """Those of a stream."""
+
+
+AI_SDK = Protocol(bytes, lambda pieces: pieces, HEADERS)
+
+
+async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | StreamingHttpResponse:
+    """Answer what *request* asks in *protocol*; with the AI SDK's, as one message if its client only accepts JSON."""
+    asked = await in_thread_in_turn(admission, request, protocol.read)
     owner_key = "" if asked.owner is None else str(asked.owner.pk)
     maker = Maker(asked.memory_id, owner_key, uuid4().hex, current.get())
-    wants_json = _wants_json(request)
+    wants_json = protocol is AI_SDK and _wants_json(request)
     again = asked.question.after if asked.question.message is None else None
     work = ChatWork(asked.order, asked.name, maker.answer_id, request, question=again, returns_message=wants_json)
     seat = None if wants_json else _seat(request)
@@ -158,7 +177,7 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise nothing_waits() if isinstance(answer.failure, NotPendingError) else refused(answer.failure)
     pieces = _with_end(answers().listen(maker)) if answer.is_handed_over else answer.listen()
     if seat is not None:
-        return await _stream(request, pieces, seat)
+        return await _stream(request, pieces, seat, protocol)
     await leave_thread()
     whole = "".join([piece async for piece in pieces])
     if answer.failure is not None:
@@ -180,12 +199,10 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 
     If nobody works on it, because its server has ended, this process does, unless that is for workers to do.
     """
-    maker = await _maker(request, chat_id)
-    if maker is None:
+    pieces = await following(request, chat_id)
+    if pieces is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    work = None if chat_settings().has_workers else partial(carried_on, maker, request)
-    pieces = answers().listen(maker, work)
-    return await _stream(request, _with_end(pieces), _seat(request))
+    return await streamed(request, pieces)
 
 
 @answering("POST")
@@ -202,12 +219,8 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 @private
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
-    user, memory_id = await in_thread_in_turn(entered, request, chat_id)
-    read = partial(_messages, request, chat_id, user, memory_id)
-    listed = await in_thread(read, is_answering=True)
-    if listed.is_open and await answers().find(memory_id, str(user.pk)) is None:
-        listed = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
-    return JsonResponse(listed.messages, safe=False)
+    root = request.path.removesuffix("/messages").removesuffix(chat_id)
+    return JsonResponse(await newest(request, chat_id, root), safe=False)
 
 
 @answering("GET")
@@ -217,20 +230,49 @@ async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) ->
     return await in_thread_in_turn(_file, request, chat_id, int(sequence), int(index))
 
 
+async def newest(request: HttpRequest, chat_id: str, root: str) -> list[dict[str, Any]]:
+    """
+    Return the newest messages of a conversation, without what the stream of an answer in progress has.
+
+    The addresses of their files are below *root*, the path of the chat.
+    """
+    user, memory_id = await in_thread_in_turn(entered, request, chat_id)
+    read = partial(_messages, request, chat_id, root, user, memory_id)
+    listed = await in_thread(read, is_answering=True)
+    if listed.is_open and await answers().find(memory_id, str(user.pk)) is None:
+        listed = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
+    return listed.messages
+
+
+async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:
+    """Return the events of the answer in progress, if any, from its beginning; it goes on if nobody works on it."""
+    maker = await _maker(request, chat_id)
+    if maker is None:
+        return None
+    work = None if chat_settings().has_workers else partial(carried_on, maker, request)
+    return _with_end(answers().listen(maker, work))
+
+
+async def streamed(
+    request: HttpRequest, pieces: AsyncGenerator[str, None], protocol: Protocol = AI_SDK
+) -> HttpResponse | StreamingHttpResponse:
+    """Return the response that streams *pieces* in *protocol*."""
+    return await _stream(request, pieces, _seat(request), protocol)
+
+
 async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
     user, memory_id = await in_thread_in_turn(entered, request, chat_id)
     return await answers().find(memory_id, str(user.pk))
 
 
 def _messages(
-    request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
+    request: HttpRequest, chat_id: str, root: str, user: AbstractBaseUser, memory_id: str, *, is_answering: bool
 ) -> ListedMessages:
     conversation = own_conversation(user, memory_id)
     if text := greeting(request, conversation):
         return ListedMessages.greeting(text)
     if conversation is None:
         return ListedMessages([], is_open=False)
-    root = request.path.removesuffix("/messages").removesuffix(chat_id)
     files, may = FileAddresses.of(request, root, chat_id, memory_id), by_policy(access_policy(), request, conversation)
     return newest_messages(conversation, files, may, is_answering=is_answering)
 
@@ -265,12 +307,13 @@ def _seat(request: HttpRequest) -> Seat:
 
 
 async def _stream(
-    request: HttpRequest, pieces: AsyncGenerator[str, None], seat: Seat
+    request: HttpRequest, pieces: AsyncGenerator[str, None], seat: Seat, protocol: Protocol
 ) -> HttpResponse | StreamingHttpResponse:
+    written = protocol.write(pieces)
     if not isinstance(request, ASGIRequest):  # under WSGI, nothing can continue after this function returns
-        return HttpResponse("".join([piece async for piece in pieces]), headers=HEADERS)
-    alone = _alone(pieces, seat)
-    response = StreamingHttpResponse(alone, headers=HEADERS)
+        return HttpResponse("".join([piece async for piece in written]), headers=protocol.headers)
+    alone = _alone(written, seat)
+    response = StreamingHttpResponse(alone, headers=protocol.headers)
     close_with(response, alone)
     return response
 

@@ -32,6 +32,7 @@ from chatmemory_django.db.tables import databases_with
 from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.copies import Remnant
+from chatmemory_django.stores.base import ConversationErasedError
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +89,13 @@ class Piece(NamedTuple):
 
 
 def encoded(maker: Maker, piece: Piece) -> Piece:
-    """Return *piece* of the answer of *maker* as it is stored."""
+    """Return *piece* of the answer of *maker* as it is stored: without events if its conversation was erased."""
     coder = _coder(maker, router.db_for_write) if piece.data else None
     key = _row(maker), piece.position
-    return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
+    try:
+        return piece if coder is None else piece._replace(data=coder.encode(piece.data, _COLUMN, key))
+    except ConversationErasedError:
+        return piece._replace(data="")
 
 
 def decoded(maker: Maker, stored: Sequence[Piece]) -> list[str]:

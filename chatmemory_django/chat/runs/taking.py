@@ -27,6 +27,7 @@ from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.transactions import is_duplicate, note_lock
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.conversations import create_once
+from chatmemory_django.stores.base import ConversationErasedError
 
 
 class GivenOutput(msgspec.Struct, frozen=True):
@@ -168,6 +169,8 @@ class Taking:
                     ended = {"state": Run.State.INTERRUPTED, "active": None, "ended_at": DatabaseNow(), "asked": ""}
                     dead.update(**ended)
                 return self._inserted(raises=is_one_statement)
+        except ConversationErasedError:  # it is not there yet, and nothing is encoded for it before
+            return None
         except IntegrityError as exc:
             if not is_duplicate(exc):
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,8 @@ class Cipher:
     @cached_property
     def owner_keys(self) -> OwnerKeys:
         """The keys of owners."""
-        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain)
+        seconds = Encryption.current().OWNER_KEY_SECONDS
+        return OwnerKeys(self.keys, refuses_unbound=self.refuses_plain, seconds=seconds)
 
     def at(self, address: Address) -> _Coder:
         """See ``RowCodec``."""
@@ -106,7 +107,11 @@ class Cipher:
 
     def report(self, conversations: ConversationQuerySet, write: Callable[[str], object]) -> int:
         """See ``RowCodec``."""
-        from chatmemory_django.contrib.encryption.kept import keys_in_use  # models are not loaded yet
+        from chatmemory_django.contrib.encryption.kept import (
+            MANY_VALUES,
+            keys_in_use,
+            worn,
+        )  # models are not loaded yet
 
         found = keys_in_use(conversations, self.owner_keys)
         which = {
@@ -116,7 +121,15 @@ class Cipher:
         }
         for key_id, count in sorted(found.items()):
             write(f"Values {which.get(key_id, f'encrypted with the key {key_id!r}')}: {count:,}.")
-        return found[""] + found[UNPLACED] if self.refuses_plain else 0
+        findings = found[""] + found[UNPLACED] if self.refuses_plain else 0
+        for key_id in worn(found, conversations):
+            cure = "encrypt_chatmemory --rekey-owners" if key_id.startswith(OWNER_PREFIX) else "a new first key in KEYS"
+            write(
+                f"The key {key_id!r} has {MANY_VALUES:,} values or more, and may encrypt 2**32, with those that are "
+                f"gone: replace it, by {cure}."
+            )
+            findings += 1
+        return findings
 
     def copied(self, source: Conversation, forked: Conversation, last: int) -> None:
         """See ``RowCodec``."""
@@ -225,7 +238,9 @@ class _Coder:
             living = owner.living
             if living is None and self._is_begun and row:
                 living = row[0]  # an answer, say, whose conversation is known by its memory id
-            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living)
+            # A title is encrypted before its conversation is there.
+            is_there = None if column == TITLE else partial(self._is_there, owner.key)
+            owner.keys[self._using] = self._cipher.owner_keys.of(owner.key, self._using, living, is_there)
         return owner.keys[self._using]
 
     @cached_property
@@ -236,6 +251,17 @@ class _Coder:
             return self._given
         found = _owner_in(self._using, conversation)
         return None if isinstance(found, EllipsisType) else _Owner(found, conversation)
+
+    def _is_there(self, owner: str) -> bool:
+        """Return whether the conversation of *owner* is there, if one is named, and lock it: it cannot go then."""
+        from chatmemory_django.models import Conversation  # models are not loaded yet
+
+        key, memory_id = self._address.conversation, self._address.memory_id
+        if key is None and memory_id is None:
+            return True
+        named: dict[str, Any] = {"owner": owner, **({"memory_id": memory_id} if key is None else {"pk": key})}
+        own = Conversation.objects.using(self._using).filter(**named)
+        return own.select_for_update().values_list("pk").first() is not None
 
     @cached_property
     def origin(self) -> Mapping[str, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from django.apps import apps
-from django.db.models import Model, QuerySet
+from django.db.models import Count, Model, QuerySet
 from django.db.models.functions import Left
 
-from chatmemory_django.contrib.encryption.keys import OWNER_PREFIX, OwnerKeys
+from chatmemory_django.contrib.encryption.keys import OWNER_ID_LENGTH, OWNER_PREFIX, OwnerKeys
 from chatmemory_django.contrib.encryption.values import PREFIX, UNPLACED, key_id_of
 from chatmemory_django.db.row_codec import KEY_ID
 from chatmemory_django.models import (
@@ -25,6 +25,16 @@ from chatmemory_django.models.fields import as_stored
 
 _HEAD = len(PREFIX) + 40 + 1
 """How much of a value is read to see its key: an id has at most 40 characters, see ``row_codec.KEY_ID``."""
+
+_OWNER_HEAD = len(PREFIX) + OWNER_ID_LENGTH + 1
+"""The same of a value that the key of an owner has encrypted."""
+
+MANY_VALUES = 2**28
+"""
+How many values with one key are too many: a sixteenth of those that a key may encrypt with random nonces, 2**32 by NIST
+SP 800-38D, section 8.3. What was removed or written again counts there, and is no longer stored; so do the pieces of
+streams.
+"""
 
 
 def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> Counter[str]:
@@ -43,6 +53,46 @@ def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> C
         keys = message_codec.installed.keys(conversations)
         found.update(_key_id(f"{'' if key_id.startswith(PREFIX) else UNPLACED}{key_id}:") for key_id in keys)
     return found
+
+
+def worn(found: Counter[str], conversations: ConversationQuerySet) -> Iterator[str]:
+    """
+    Yield the ids of the keys with ``MANY_VALUES`` of *conversations*, of which *found* are ``keys_in_use``.
+
+    Those of an owner are looked for in each column alone, and only if those of all owners together are as many.
+    """
+    no_keys = {"", UNPLACED, OWNER_PREFIX}
+    yield from (key_id for key_id, count in found.items() if count >= MANY_VALUES and key_id not in no_keys)
+    if found[OWNER_PREFIX] < MANY_VALUES:
+        return
+    owners: set[str] = set()
+    for rows, column in _columns(conversations.values("pk"), conversations.db):
+        heads = rows.annotate(_head=Left(as_stored(column), _OWNER_HEAD)).order_by().values("_head")
+        own = heads.filter(_head__startswith=f"{PREFIX}{OWNER_PREFIX}").annotate(_count=Count("*"))
+        owners |= {_id_of(row["_head"]) for row in own.filter(_count__gte=MANY_VALUES)}
+    yield from owners
+
+
+def needed(key_ids: Collection[str], using: str) -> set[str]:
+    """Return those of *key_ids*, of owners, with which anything in the database *using* is encrypted."""
+    conversations: Any = Conversation.objects.using(using)
+    heads = [f"{prefix}{key_id}:" for prefix in (PREFIX, UNPLACED) for key_id in key_ids]
+    found: set[str] = set()
+    for rows, column in _columns(conversations.values("pk"), using) if key_ids else ():
+        some = rows.annotate(_head=Left(as_stored(column), _OWNER_HEAD)).filter(_head__in=heads)
+        found.update(map(_id_of, some.order_by().values_list("_head", flat=True).distinct()))
+    if key_ids and message_codec.installed is not None:
+        found.update(key_id.removeprefix(PREFIX) for key_id in message_codec.installed.keys(conversations))
+    return found & set(key_ids)
+
+
+def _columns(conversations: Any, using: str) -> Iterator[tuple[QuerySet[Any], str]]:
+    for rows, columns in kept(conversations, using):
+        yield from ((rows, column) for column in columns)
+
+
+def _id_of(head: str) -> str:
+    return key_id_of(head) or ""
 
 
 def _key_id(head: str) -> str:

@@ -6,11 +6,12 @@ import binascii
 import secrets
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 
@@ -27,20 +28,28 @@ from chatmemory_django.contrib.encryption.values import (
 )
 from chatmemory_django.db.row_codec import KEY_ID
 from chatmemory_django.private import private
+from chatmemory_django.stores.base import ConversationErasedError
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from chatmemory_django.contrib.encryption.models import OwnerKey
 
-CACHE_SECONDS = 60
-"""How long a process uses the key of an owner without asking for it again, and so after the owner was erased."""
-
 MAX_CACHED = 10_000
 """How many keys of owners a process has at most, in about 5 MB."""
 
+REPLACED_FOR = timedelta(days=1)
+"""
+How long the key of an owner that was replaced stays at least: longer than any process encrypts with what it has in its
+memory, in a transaction or an answer that goes on, and than streams are kept.
+"""
+
 OWNER_PREFIX = "@"
 """What the ids of owners' keys begin with, and those of the site's do not."""
+
+_ID_BYTES = 8
+
+OWNER_ID_LENGTH = len(OWNER_PREFIX) + 2 * _ID_BYTES
 
 _WRAPPED = "chatmemory_encryption.ownerkey.wrapped"
 
@@ -95,13 +104,18 @@ class Keys:
         return f"{PREFIX}{self.current().id}:"
 
     @private
-    def wrap(self, key: bytes) -> str:
-        """Return *key*, of an owner, encrypted, as it is stored."""
+    def wrap(self, key: bytes, *, owner: str) -> str:
+        """
+        Return *key*, of *owner*, encrypted, as it is stored.
+
+        *owner* is the primary key of the user as text, which never changes, for the context that a service
+        authenticates and logs. Here it is not needed: the key names its owner itself.
+        """
         return encrypt(key.hex(), self.current(), _WRAPPED)
 
     @private
-    def unwrap(self, wrapped: str) -> bytes:
-        """Return the key of an owner that ``wrap`` has encrypted as *wrapped*."""
+    def unwrap(self, wrapped: str, *, owner: str) -> bytes:
+        """Return the key that ``wrap`` has encrypted as *wrapped* for *owner*."""
         key_id = key_id_of(wrapped) or ""
         key = self.get(key_id)
         if key is None:
@@ -110,10 +124,15 @@ class Keys:
 
 
 class OwnerKeys:
-    """The keys of owners, primary keys of users as text, wrapped by *keys*, with a cache in this process."""
+    """
+    The keys of owners, primary keys of users as text, wrapped by *keys*.
 
-    def __init__(self, keys: Keys, *, refuses_unbound: bool) -> None:
+    A process has them in its memory for *seconds*.
+    """
+
+    def __init__(self, keys: Keys, *, refuses_unbound: bool, seconds: int) -> None:
         self._keys = keys
+        self._seconds = seconds
         self._refuses_unbound = refuses_unbound
         self._cached: dict[tuple[Hashable, ...], tuple[float, Key]] = {}
 
@@ -128,9 +147,18 @@ class OwnerKeys:
         return found
 
     @private
-    def of(self, owner: str, using: str, living: Hashable = None) -> Key:
+    def of(
+        self,
+        owner: str,
+        using: str,
+        living: Hashable = None,
+        is_there: Callable[[], bool] | None = None,
+    ) -> Key:
         """
         Return the key that encrypts for *owner* in the database *using*; create it if there is none.
+
+        None is created unless what is encrypted *is_there*, which locks it: an owner who was erased must not get one
+        again by what is still being written. That is a ``ConversationErasedError``.
 
         The database is not asked again as long as *living*, a conversation of the owner, is there. Another process may
         have erased the owner since, and the owner may have begun again, with another key: what a conversation is
@@ -139,15 +167,13 @@ class OwnerKeys:
         found = self._from_cache(*_place(using), owner, living)
         if found is not None:
             return found
-        key_id = f"{OWNER_PREFIX}{secrets.token_hex(8)}"
-        new: dict[str, Any] = {  # called if there is none: another service may wrap keys
-            "id": key_id,
-            "wrapped": lambda: self._keys.wrap(secrets.token_bytes(KEY_BYTES) + _whose(key_id, owner)),
-        }
         with transaction.atomic(using=using, savepoint=False):
             # Locked, to wait for who erases the owner now, and in a transaction to let them wait for what it stores.
-            _lock(owner, using)
-            row, _ = _rows(using).select_for_update().get_or_create(owner=owner, defaults=new)
+            row = _newest(owner, using) if _lock(owner, using) else None
+            if row is None:
+                if is_there is not None and not is_there():
+                    raise ConversationErasedError("The conversation was erased in the meantime; nothing is encrypted.")
+                row = self._added(owner, using, 1)
         key = self._from_cache(*_place(using), row.id)
         if key is None:
             key = self._unwrapped(row)
@@ -156,6 +182,19 @@ class OwnerKeys:
         if living is not None:
             transaction.on_commit(partial(self._put, key, *_place(using), owner, living), using=using)
         return key
+
+    @private
+    def _added(self, owner: str, using: str, number: int) -> OwnerKey:
+        """Add the key *number* of *owner*, unless another process has done so; return it."""
+        key_id = f"{OWNER_PREFIX}{secrets.token_hex(_ID_BYTES)}"
+
+        @private
+        def wrapped() -> str:  # called if there is none: another service may wrap keys
+            return self._keys.wrap(secrets.token_bytes(KEY_BYTES) + _whose(key_id, owner), owner=owner)
+
+        new = {"id": key_id, "wrapped": wrapped}
+        row, _ = _rows(using).select_for_update().get_or_create(owner=owner, number=number, defaults=new)
+        return row
 
     def has(self, owner: str | None, using: str) -> bool:
         """Return whether *owner* has a key in the database *using*, also one from before the setting was off."""
@@ -166,7 +205,23 @@ class OwnerKeys:
         with transaction.atomic(using=using, savepoint=False):
             if _lock(owner, using) and not is_needed():
                 _rows(using).filter(owner=owner).delete()
-        self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
+        self.leave(owner)
+
+    @private
+    def replace(self, owner: str, using: str) -> bool:
+        """
+        Give *owner* another key in the database *using*, which encrypts from now on; return whether they got one.
+
+        They get none as long as the one before has not been deleted, or if they have none at all. The old key decrypts,
+        and other processes encrypt with it for as long as they have it in their memory.
+        """
+        with transaction.atomic(using=using, savepoint=False):
+            newest = _newest(owner, using) if _lock(owner, using) else None
+            if newest is None or _rows(using).filter(owner=owner).exclude(pk=newest.pk).exists():
+                return False
+            self._added(owner, using, newest.number + 1)
+        self.leave(owner)
+        return True
 
     @private
     def wrap_all(
@@ -196,7 +251,7 @@ class OwnerKeys:
             row = _rows(using).select_for_update().filter(pk=key_id).first()
             if row is None:
                 return 0
-            wrapped = self._keys.wrap(self._key_of(row) + _whose(row.id, row.owner))
+            wrapped = self._keys.wrap(self._key_of(row) + _whose(row.id, row.owner), owner=row.owner)
             return _rows(using).filter(pk=key_id).update(wrapped=wrapped)
 
     def wrapped_by(self, using: str) -> Counter[str]:
@@ -210,7 +265,7 @@ class OwnerKeys:
 
     @private
     def _key_of(self, row: OwnerKey) -> bytes:
-        unwrapped = self._keys.unwrap(row.wrapped)
+        unwrapped = self._keys.unwrap(row.wrapped, owner=row.owner)
         key, whose = unwrapped[:KEY_BYTES], unwrapped[KEY_BYTES:]
         is_unbound = not whose and not self._refuses_unbound  # by an earlier version
         if not is_unbound and not compare_digest(whose, _whose(row.id, row.owner)):
@@ -224,7 +279,11 @@ class OwnerKeys:
     def _put(self, key: Key, *name: Hashable) -> None:
         if len(self._cached) >= MAX_CACHED:
             self._cached.clear()
-        self._cached[name] = (monotonic() + CACHE_SECONDS, key)
+        self._cached[name] = (monotonic() + self._seconds, key)
+
+    def leave(self, owner: str) -> None:
+        """Have the keys of *owner* in this process no longer."""
+        self._cached = {name: held for name, held in self._cached.items() if held[1].owner != owner}
 
 
 def _whose(key_id: str, owner: str) -> bytes:
@@ -240,6 +299,11 @@ def _lock(owner: str, using: str) -> bool:
     first read, but not what they have only locked. The transaction would then decide on conversations as they were.
     """
     return _rows(using).filter(owner=owner).update(owner=owner) > 0
+
+
+def _newest(owner: str, using: str) -> OwnerKey | None:
+    """Return the key that encrypts for *owner*, locked, as it is now."""
+    return _rows(using).select_for_update().filter(owner=owner).order_by("-number").first()
 
 
 def _place(using: str) -> tuple[str, object]:

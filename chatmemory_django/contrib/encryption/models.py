@@ -11,14 +11,15 @@ from chatmemory_django.models.fields import EncryptedTextField
 
 class OwnerKey(models.Model):
     """
-    The key that encrypts what an owner's conversations hold.
+    A key that encrypts what an owner's conversations hold: the one with the highest number does, the others decrypt.
 
     Once it is deleted, nobody can read that any more, wherever a copy of the rows may be. The owner is no foreign key,
     since users may be in another database.
     """
 
     id = models.CharField(primary_key=True, max_length=40)
-    owner = models.CharField(max_length=255, unique=True)
+    owner = models.CharField(max_length=255)
+    number = models.PositiveIntegerField(default=1)
     # The key, encrypted by the site's, or what another service returned for it.
     wrapped = models.TextField()
     created_at = models.DateTimeField(auto_now_add=True)
@@ -28,6 +29,9 @@ class OwnerKey(models.Model):
 
     class Meta:
         app_label = "chatmemory_encryption"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["owner", "number"], name="chatmemory_encryption_ownerkey_number")
+        ]
 
     def __str__(self) -> str:
         return self.id

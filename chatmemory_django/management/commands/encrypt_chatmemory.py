@@ -8,11 +8,12 @@ from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.contrib.encryption.ciphers import APP, installed
 from chatmemory_django.contrib.encryption.encrypting import encrypt, wrap_keys
+from chatmemory_django.contrib.encryption.replacing import Replaced, replace_keys
 from chatmemory_django.management.base import ConversationsCommand
 
 
 class Command(ConversationsCommand):
-    """``manage.py encrypt_chatmemory [--dry-run]``."""
+    """``manage.py encrypt_chatmemory [--dry-run] [--rekey-owners]``."""
 
     decrypts = False
     verb, done = "encrypt", "Encrypted"
@@ -26,8 +27,14 @@ class Command(ConversationsCommand):
         super().add_arguments(parser)
         self.add_selection(parser)
         parser.add_argument("--dry-run", action="store_true", help="Print how many rows there are, and change none.")
+        if not self.decrypts:
+            parser.add_argument(
+                "--rekey-owners",
+                action="store_true",
+                help="Give the owners of the conversations new keys first, or, a day later, delete their old ones.",
+            )
 
-    def handle(self, *, dry_run: bool, verbosity: int, **selection: Any) -> None:
+    def handle(self, *, dry_run: bool, verbosity: int, rekey_owners: bool = False, **selection: Any) -> None:
         """Encrypt or decrypt the texts, and print how many rows they were in."""
         cipher = installed()
         if cipher is None:
@@ -35,6 +42,8 @@ class Command(ConversationsCommand):
         if cipher.writes_plain is not self.decrypts:
             is_or_not = "is not" if self.decrypts else "is"
             raise CommandError(f"CHATMEMORY['ENCRYPTION']['PLAIN'] {is_or_not} 'write', so others would undo this.")
+        if rekey_owners and not cipher.has_owner_keys:
+            raise CommandError("CHATMEMORY['ENCRYPTION']['OWNER_KEYS'] is off, so owners have no keys to replace.")
         conversations = self.conversations(**selection)
         failed: list[str] = []
 
@@ -43,11 +52,18 @@ class Command(ConversationsCommand):
             self.stderr.write(failed[-1])
 
         wrapped = 0 if self.decrypts else wrap_keys(conversations.db, dry_run=dry_run, refused=refused)
+        replaced = replace_keys(cipher, conversations, dry_run=dry_run) if rekey_owners else Replaced()
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance(), refused=self.refuse)
         self.stdout.write(f"{rows:,} rows to {self.verb}." if dry_run else f"{self.done} {rows:,} rows.")
         if wrapped:
             owners = f"{wrapped:,} keys of owners"
             self.stdout.write(f"{owners} to encrypt." if dry_run else f"Encrypted {owners}.")
+        if replaced.new:
+            self.stdout.write(f"{replaced.new:,} owners {'to get' if dry_run else 'have'} a new key.")
+        if replaced.deleted:
+            self.stdout.write(f"{'To delete' if dry_run else 'Deleted'} {replaced.deleted:,} old keys of owners.")
+        if replaced.stay and not dry_run:
+            self.stdout.write(f"{replaced.stay:,} old keys of owners stay: run the command again in a day.")
         if failed and not self.unreadable:  # which is reported of the conversations otherwise
             raise CommandError(f"{len(failed)} of the owners' keys cannot be decrypted, first {failed[0]}")

@@ -88,9 +88,8 @@ class Addition:
         start = self._start(snapshot, after)
         eviction, begun = start.eviction, len(start.eviction.added)
         added, keys = self._add(eviction, known)
-        completes = [*(self._turn if self._phase == "end" else ())]
-        if added or start.aside:  # else nothing is the answer
-            completes += start.answered
+        answered = start.answered if added or start.aside else ()  # else nothing is the answer
+        completes = [*(self._turn if self._phase == "end" else ()), *answered]
         if not (added or completes or start.relocation):
             return Appended(eviction, keys, state.id), None
         change = self._change(state, start, added, completes)

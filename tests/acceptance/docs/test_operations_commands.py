@@ -1,4 +1,4 @@
-"""The commands of operations.md, encryption.md, media.md and workers.md, each with a filled database."""
+"""The commands of operations.md, those of encryption, media.md and workers.md, each with a filled database."""
 
 import io
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 LINES = (
     line
-    for page in ("operations.md", "encryption.md", "media.md", "workers.md")
+    for page in ("operations.md", "encryption.md", "encryption-keys.md", "media.md", "workers.md")
     for block in blocks_of(page, "console")
     for line in block.splitlines()
 )
@@ -224,6 +224,7 @@ EFFECTS: dict[str, Callable[[str], None]] = {
     "check_chatmemory --repair": repair,
     "chatmemory_key": key,
     "encrypt_chatmemory": encrypt,
+    "encrypt_chatmemory --rekey-owners --user ann": encrypt,
     "decrypt_chatmemory": encrypt,
     "move_media_chatmemory": move,
     "run_chatmemory": work,

@@ -343,8 +343,7 @@ def what_the_site_finds(user_key: str) -> list[str]:
     out = StringIO()
     with suppress(CommandError):
         call_command("verify_chatmemory", user_key=user_key, stdout=out)
-    # An answer in progress makes the owner's key once more, with which nothing is encrypted.
-    is_kept = "chatmemory_chat_modelcall: rows of the user", "ownerkey: rows of the user", "Nothing is left in"
+    is_kept = "chatmemory_chat_modelcall: rows of the user", "Nothing is left in"
     return [line for line in out.getvalue().splitlines() if not any(each in line for each in is_kept)]
 
 

@@ -36,6 +36,7 @@ from chatmemory_django.operations import entitle, erase, export_lines, fork, imp
 from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
+from tests.database.encryption.dumps import dump, restore
 from tests.database.interleaving import in_another_connection, set_isolation
 from tests.leftovers import leftovers
 
@@ -634,7 +635,9 @@ class TestOwners:
         asked = []
         for name in ("wrap", "unwrap"):
             do = getattr(Keys, name)
-            monkeypatch.setattr(Keys, name, lambda self, it, do=do, name=name: asked.append(name) or do(self, it))
+            monkeypatch.setattr(
+                Keys, name, lambda self, *a, do=do, name=name, **k: asked.append(name) or do(self, *a, **k)
+            )
 
         for number in range(3):
             begin(str(number), ann)
@@ -655,28 +658,6 @@ class TestOwners:
 
         assert counts[0] <= 3  # by the owner to encrypt, after a lock; by its id to decrypt
         assert counts[1:] == [0, 0]
-
-
-def dump(table: str) -> tuple[str, list[str], list[tuple[Any, ...]]]:
-    """Return what a backup of *table* has, without the columns that the database generates."""
-    (model,) = (model for model in apps.get_models() if model._meta.db_table == table)
-    columns = [field.column for field in model._meta.concrete_fields if not field.generated]
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(map(connection.ops.quote_name, columns))} FROM {table}")
-        return table, [column[0] for column in cursor.description], cursor.fetchall()
-
-
-def restore(table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Store the *rows* that are no longer in *table*."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {columns[0]}, {columns[1]} FROM {table}")
-        kept = set(cursor.fetchall())
-        marks = ", ".join(["%s"] * len(columns))
-        names = ", ".join(connection.ops.quote_name(column) for column in columns)
-        for row in rows:
-            if row[:2] not in kept:
-                values = [json.dumps(each) if isinstance(each, dict) else each for each in row]
-                cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
 
 
 class TestSearches:

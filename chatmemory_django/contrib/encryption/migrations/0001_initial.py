@@ -12,10 +12,16 @@ class Migration(migrations.Migration):
             name="OwnerKey",
             fields=[
                 ("id", models.CharField(max_length=40, primary_key=True, serialize=False)),
-                ("owner", models.CharField(max_length=255, unique=True)),
+                ("owner", models.CharField(max_length=255)),
+                ("number", models.PositiveIntegerField(default=1)),
                 ("wrapped", models.TextField()),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("owner", "number"), name="chatmemory_encryption_ownerkey_number")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Origin",

@@ -510,12 +510,12 @@ def main(folder: Path) -> None:
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         context = browser.new_context(timezone_id="Europe/Oslo")
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         context.add_init_script(f"localStorage.setItem('token', '{token}')")
         play(context, front, Model(model_server), major)
         browser.close()
 
 
 if __name__ == "__main__":
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     main(Path(sys.argv[1]).resolve())

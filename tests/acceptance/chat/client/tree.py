@@ -1,6 +1,6 @@
-"""Run ``tree.mjs`` against the example site under uvicorn, with a scripted model.
+"""Run ``tree.mjs`` or ``agui.mjs`` against the example site under uvicorn, with a scripted model.
 
-python tree.py FOLDER    where the packages and the script are; the database is that of ``DATABASE_URL``
+python tree.py FOLDER SCRIPT    the folder has the packages and the script; the database is that of ``DATABASE_URL``
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tests.acceptance.chat.client.drive import ROOT, Model, Server, prepare
 from tests.faces.chat.server import serving
 
 
-def main(folder: Path) -> None:
-    """Run the script; see the module's docstring."""
+def main(folder: Path, script: str) -> None:
+    """Run *script*; see the module's docstring."""
     token = prepare()
     uvicorn = [sys.executable, "-m", "uvicorn", "example_project.asgi:application", "--log-level", "warning"]
     settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.chat.greeting_settings", "OPENAI_API_KEY": "key"}
     with serving() as model_server, Server(uvicorn, ROOT, OPENAI_BASE_URL=model_server.url, **settings) as site:
         Model(model_server)
-        subprocess.run(["npx", "node", "tree.mjs", f"http://127.0.0.1:{site.port}", token], cwd=folder, check=True)
+        subprocess.run(["npx", "node", script, f"http://127.0.0.1:{site.port}", token], cwd=folder, check=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), sys.argv[2])

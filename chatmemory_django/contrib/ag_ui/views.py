@@ -1,0 +1,59 @@
+"""The views: a run, which asks or goes on, and the connection to a conversation that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+
+from chatmemory_django.access import NotAllowedError
+from chatmemory_django.chat.answers.ui_stream import encode
+from chatmemory_django.chat.http.asking import body_of
+from chatmemory_django.chat.http.views import Protocol, answering, following, newest, respond, streamed
+from chatmemory_django.contrib.ag_ui.events import HEADERS, RunEvents
+from chatmemory_django.contrib.ag_ui.inputs import RunInput
+from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
+from chatmemory_django.db.threads import in_thread
+from chatmemory_django.private import private
+
+
+@answering("POST")
+@private
+async def run(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Answer the last message of a ``RunAgentInput``, or go on with an answer whose calls have waited for it."""
+    inputs: list[RunInput] = []
+
+    def read(content: bytes) -> bytes:
+        inputs.append(RunInput.of(content))
+        return inputs[0].as_body()
+
+    def write(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        return RunEvents(inputs[0].thread_id, inputs[0].run_id).written(pieces)
+
+    return await respond(request, Protocol(read, write, HEADERS))
+
+
+@answering("POST")
+@private
+async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Stream the messages of the conversation that a ``RunAgentInput`` names, and the answer in progress, if any."""
+    try:
+        asked = RunInput.of(await in_thread(body_of, request))
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+    snapshot = MessagesSnapshot.of(await newest(request, asked.thread_id, request.path.removesuffix("connect")))
+    events = RunEvents(asked.thread_id, asked.run_id)
+    first = [events.started(), {"type": "MESSAGES_SNAPSHOT", "messages": snapshot.messages}]
+    pieces = await following(request, asked.thread_id)
+
+    async def all_pieces() -> AsyncGenerator[str, None]:
+        yield "".join(map(encode, first))
+        if pieces is None:
+            yield encode(events.waiting(snapshot.interrupts, snapshot.pending))
+        else:
+            async with aclosing(events.written(pieces)) as written:
+                async for piece in written:
+                    yield piece
+
+    return await streamed(request, all_pieces(), Protocol(bytes, lambda written: written, HEADERS))
