@@ -18,19 +18,22 @@ TRIED = frozenset({"PostgreSQL", "MariaDB", "SQLite"})
 
 
 class Dialect(Enum):
-    """An SQL that something here is written in; the value is the type in which it stores JSON."""
+    """An SQL that something here is written in."""
 
-    POSTGRESQL = "jsonb"
-    MYSQL = "json"
-    SQLITE = "text"
+    POSTGRESQL = "PostgreSQL"
+    MYSQL = "MySQL"
+    SQLITE = "SQLite"
+
+
+_BY_JSON = {"jsonb": Dialect.POSTGRESQL, "text": Dialect.SQLITE}
+"""The dialects, by the type in which they store JSON."""
 
 
 def dialect(connection: BaseDatabaseWrapper) -> Dialect | None:
     """Return the SQL of *connection*; None if nothing here is written in it."""
     if hasattr(connection, "isolation_levels"):  # MySQL's types depend on the server, which would be asked
         return Dialect.MYSQL
-    stored = connection.data_types.get("JSONField")
-    return next((each for each in (Dialect.POSTGRESQL, Dialect.SQLITE) if each.value == stored), None)
+    return _BY_JSON.get(connection.data_types.get("JSONField", ""))
 
 
 def combines(connection: BaseDatabaseWrapper) -> bool:
@@ -39,7 +42,7 @@ def combines(connection: BaseDatabaseWrapper) -> bool:
 
     It only saves time, so it is done where that was measured: on PostgreSQL itself.
     """
-    return dialect(connection) is Dialect.POSTGRESQL and connection.display_name in TRIED
+    return connection.display_name == "PostgreSQL"
 
 
 def queues(connection: BaseDatabaseWrapper) -> bool:
