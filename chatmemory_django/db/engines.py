@@ -1,8 +1,9 @@
 """
 What SQL an engine understands, as its backend declares it.
 
-The name of a backend decides nothing, so that one of another package works, too: what the ORM cannot express is in the
-SQL that the backend declares, and in the ORM's, or in several statements, if it declares none that is known here.
+The name of a backend only decides what saves time and was measured, so that one of another package works, too: what the
+ORM cannot express is in the SQL that the backend declares, and in the ORM's, or in several statements, if it declares
+none that is known here.
 """
 
 from __future__ import annotations
