@@ -150,19 +150,19 @@ def _tokens(text: str) -> int:
 
 def _prompts(memory: ChatMemory, *, has_context: bool) -> Iterator[list[ChatMessage]]:
     """Yield each prompt of a chat with rounds of calls."""
-    memory.add(SystemMessage(_text(150, 0)))
+    memory.add(SystemMessage(text(150, 0)))
     for turn in range(TURNS_WITH_ROUNDS):
-        context = [TextContent(_text(60, turn + 1))] if has_context else []
-        memory.add(UserMessage(_text(40, turn)))
+        context = [TextContent(text(60, turn + 1))] if has_context else []
+        memory.add(UserMessage(text(40, turn)))
         rounds = [CALLS] * ROUNDS if turn % 10 == 3 else [1] if turn % 4 == 0 else []
         for number, calls in enumerate(rounds):
             yield _with_context(memory.messages(), context)
             ids = [f"call-{turn}-{number}-{each}" for each in range(calls)]
             made = [ToolExecutionRequest(each, FIND.name, "{}") for each in ids]
-            results = [ToolExecutionResultMessage.from_request(each, _text(80, turn)) for each in made]
+            results = [ToolExecutionResultMessage.from_request(each, text(80, turn)) for each in made]
             memory.add(AiMessage(tool_execution_requests=made), *results)
         yield _with_context(memory.messages(), context)
-        memory.add(AiMessage(_text(160, turn)))
+        memory.add(AiMessage(text(160, turn)))
 
 
 def _with_context(messages: Sequence[ChatMessage], context: Iterable[TextContent]) -> list[ChatMessage]:
@@ -181,14 +181,14 @@ def _memory(name: str, limit: int, mark: int | None) -> ChatMemory:
 
 
 def _sent(memory: ChatMemory) -> Sent:
-    memory.add(SystemMessage(_text(150, 0)))
+    memory.add(SystemMessage(text(150, 0)))
     known: list[ChatMessage] = []
     prompts = tokens = same = breaks = 0
     for turn in range(TURNS):
         for prompt, answer in _exchanges(memory, turn):
             if turn >= WARM:
                 costs = [ESTIMATOR.estimate_token_count_in_message(each) for each in prompt]
-                unchanged = sum(costs[: _common(known, prompt)])
+                unchanged = sum(costs[: common(known, prompt)])
                 prompts, tokens, same = prompts + 1, tokens + sum(costs), same + unchanged
                 breaks += unchanged < sum(costs) / 2
             known = [*prompt, answer]
@@ -197,25 +197,25 @@ def _sent(memory: ChatMemory) -> Sent:
 
 def _exchanges(memory: ChatMemory, turn: int) -> Iterator[tuple[list[ChatMessage], ChatMessage]]:
     """Yield each prompt of a turn, and its answer."""
-    memory.add(UserMessage(_text(40, turn)))
+    memory.add(UserMessage(text(40, turn)))
     if turn % 4 == 0:
         prompt = memory.messages()
         call = AiMessage(tool_execution_requests=[ToolExecutionRequest(f"call {turn}", "find_parcel", "{}")])
-        memory.add(call, ToolExecutionResultMessage(f"call {turn}", "find_parcel", _text(80, turn)))
+        memory.add(call, ToolExecutionResultMessage(f"call {turn}", "find_parcel", text(80, turn)))
         yield prompt, call
     prompt = memory.messages()
-    answer = AiMessage(_text(160, turn))
+    answer = AiMessage(text(160, turn))
     memory.add(answer)
     yield prompt, answer
 
 
-def _common(known: list[ChatMessage], prompt: list[ChatMessage]) -> int:
+def common(known: list[ChatMessage], prompt: list[ChatMessage]) -> int:
     """Return how many messages at the beginning of *prompt* are those of *known*."""
     pairs = zip(known, prompt, strict=False)
     return next((index for index, (old, new) in enumerate(pairs) if old != new), min(len(known), len(prompt)))
 
 
-def _text(words: int, seed: int) -> str:
+def text(words: int, seed: int) -> str:
     return " ".join(WORDS[(seed * 7 + each) % len(WORDS)] for each in range(words)) + f" {seed}"
 
 

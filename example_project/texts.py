@@ -9,6 +9,7 @@ STATUSES = {
     "refilled": (_("sent again"), _("It had left the memory, and came back.")),
     "evicted": (_("evicted"), _("It has left the memory, which was full or was cleared. It stays in the history.")),
     "summarized": (_("summarized"), _("It has left the memory. The summary has its gist.")),
+    "cleared": (_("cleared"), _("An old result: a note is sent in its place, and the tool can be called again.")),
     "does_not_fit": (_("does not fit"), _("It is in the memory, but the window is too small for it.")),
     "before_first_user": (_("before the first question"), _("What is sent begins with a question.")),
     "unpaired_tool": (_("call without result"), _("Models refuse a tool's call without its result.")),
@@ -109,7 +110,7 @@ TEXTS = {
     "kind_system": _("System"),
     "kind_summary": _("Summary"),
     "kind_custom": _("Other"),
-    "cleared": _("The memory is cleared."),
+    "memory_cleared": _("The memory is cleared."),
     "erased": _("The conversation is erased."),
     # Errors
     "failed": _("Something went wrong."),

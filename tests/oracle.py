@@ -13,7 +13,14 @@ from copy import copy
 from typing import NamedTuple, Protocol, Self
 
 from chatmemory_django.codec import message_to_json
-from chatmemory_django.messages import AiMessage, ChatMessage, SystemMessage, ToolExecutionResultMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    ChatMessage,
+    SystemMessage,
+    TextContent,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 
 NEAR = 128
 """How many messages before and after a message are searched for the calls or results that belong to it."""
@@ -29,6 +36,17 @@ class Estimator(Protocol):
     def estimate_token_count_in_messages(self, messages: Iterable[ChatMessage]) -> int: ...
 
 
+class Clears(NamedTuple):
+    """Which old results of tools make way before messages do."""
+
+    keep: int
+    """How many of the newest results stay."""
+    at_least: int | None = None
+    """How much clearing must free, or messages are evicted as well, down to ``evict_to``."""
+    exclude: Collection[str] = ()
+    """The tools whose results stay."""
+
+
 class Window(NamedTuple):
     """The limit of a memory: a number of messages or, with an *estimator*, of tokens."""
 
@@ -41,6 +59,7 @@ class Window(NamedTuple):
     """What a memory that exceeds the limit is evicted down to; None: no more than must be."""
     refills: bool = False
     """Whether messages come back that a smaller limit had evicted."""
+    clears: Clears | None = None
 
     @property
     def measure(self) -> str:
@@ -65,7 +84,7 @@ class Window(NamedTuple):
         oracle = Oracle()
         oracle.messages = dict(enumerate(messages, 1))
         oracle.window = list(oracle.messages)
-        return oracle.seen(self).memory_messages()
+        return oracle.seen(self._replace(clears=None)).memory_messages()
 
 
 class MissingError(LookupError):
@@ -98,6 +117,8 @@ class Oracle:
         """The rest of the memory."""
         self.evicted: tuple[int, str] | None = None
         """The limit that evicted last, and what it is a number of."""
+        self.cleared: set[int] = set()
+        """The results in whose place the memory has a marker; they keep their text."""
         self.kept_out = 0
         """The last message that was evicted on purpose, or left out of a memory that was set."""
 
@@ -115,7 +136,12 @@ class Oracle:
         return [*self._lead(), *self._present(self.summary), *self._rest()]
 
     def memory_messages(self) -> list[ChatMessage]:
-        return [self.messages[each] for each in self.memory()]
+        return [self.remembered(each) for each in self.memory()]
+
+    def remembered(self, sequence: int) -> ChatMessage:
+        """Return what the memory has of a message: of a result that is cleared, a marker."""
+        message = self.messages[sequence]
+        return marker(message) if sequence in self.cleared else message
 
     def seen(self, window: Window, after: int | None = None) -> Self:
         """Return the conversation as *window* shows it, as if it went on from message *after*; nothing is changed."""
@@ -143,7 +169,7 @@ class Oracle:
         there = [each for each in self.path() if behind < each < self._start() and not self._is_system(each)]
 
         def size(back: Sequence[int]) -> int:
-            return window.total([self.messages[each] for each in (*self.memory(), *back)])
+            return window.total([self.remembered(each) for each in (*self.memory(), *back)])
 
         most = window.limit if window.evict_to is None or size(there) <= window.limit else window.evict_to
         possible = (there[index:] for index in range(len(there)) if not self._is_result(there[index]))
@@ -378,7 +404,7 @@ class Oracle:
             else:
                 self.window = sorted([*self.window, system])
         self.head = to
-        self._trim(window)
+        self._trim(window._replace(clears=None))
         self.kept_out = self.kept_out if self.kept_out < self._start() else 0
 
     def switch(self, to: int, window: Window) -> int:
@@ -398,7 +424,7 @@ class Oracle:
             return False
         twin = self.copy()
         twin.summary = twin._store(message, after=None)
-        twin._trim(window)
+        twin._trim(window._replace(clears=None))
         if twin.summary is None:
             return False
         twin.summaries[twin.summary], twin.bases[twin.summary] = covered[-1], self.boundary(self.head)
@@ -415,6 +441,7 @@ class Oracle:
         twin.summaries = {each: last for each, last in twin.summaries.items() if last in path}
         kept = {*path, *twin.summaries, *twin.memory()}
         twin.messages = {each: message for each, message in twin.messages.items() if each in kept}
+        twin.cleared &= kept
         twin.next = max(kept, default=0) + 1
         # What is added to it comes after everything that was forgotten.
         twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
@@ -441,20 +468,48 @@ class Oracle:
 
     def _trim(self, window: Window) -> None:
         """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
-        total = window.total(self.memory_messages())
+        total, low = window.total(self.memory_messages()), window.limit
         if total > window.limit:
+            freed = self._clear(window)
+            total -= freed
+            least = None if window.clears is None else window.clears.at_least
+            if window.evict_to is not None and (least is None or freed < least or total > window.limit):
+                low = window.evict_to
+        if total > low:
             self.evicted = window.limit, window.measure
-        low = window.limit if window.evict_to is None or total <= window.limit else window.evict_to
         while self.window and (total > window.limit or (total > low and len(self.window) > self._first_group())):
             size, first = self._first_group(), self.window[0]
             if self.pinned is None and self._is_system(first):
                 self.pinned = first
             else:
-                total -= sum(window.cost(self.messages[each]) for each in self.window[:size])
+                total -= sum(window.cost(self.remembered(each)) for each in self.window[:size])
             del self.window[:size]
         if total > window.limit:
             self.summary = None
         self._protect()
+
+    def _clear(self, window: Window) -> int:
+        """
+        Clear results of tools, and return what that frees: not the newest ones, none of excluded tools, none that is no
+        larger than its marker, and none that comes after the newest message of a user, whose answer may be running.
+        """
+        if window.clears is None:
+            return 0
+        results = [each for each in self.window if self._is_result(each)]
+        newest = results[::-1][: window.clears.keep]
+        users = [index for index, each in enumerate(self.window) if isinstance(self.messages[each], UserMessage)]
+        answered = self.window[: users[-1]] if users else []
+        freed = 0
+        for each in results:
+            result = self.remembered(each)
+            if each in newest or each not in answered or result.tool_name in window.clears.exclude:
+                continue
+            saved = window.cost(result) - window.cost(marker(result))
+            longer = len("".join(content.text for content in result.contents)) > len(marker(result).text)
+            if saved > 0 or (window.estimator is None and longer):
+                self.cleared.add(each)
+                freed += saved
+        return freed
 
     def _start(self) -> int:
         """Return where the window begins."""
@@ -494,7 +549,7 @@ class Oracle:
     def _last_of(self, path: Sequence[int], front: Sequence[int], window: Window) -> list[int]:
         """Return the last messages of *path*, from the first one, reading backwards, that no longer fits."""
         for index in reversed(range(len(path))):
-            size = window.total([self.messages[each] for each in (*front, *path[index:])])
+            size = window.total([self.remembered(each) for each in (*front, *path[index:])])
             if size > window.limit and not self._is_result(path[index]):
                 return list(path[index:])
         return list(path)
@@ -529,7 +584,7 @@ class Oracle:
 
     def _kept(self, old: Sequence[int], new: Sequence[str]) -> list[int]:
         """Return which of the *old* messages a *new* memory begins with, if it only drops some at the front."""
-        before = _comparable(self.messages[each] for each in old)
+        before = _comparable(self.remembered(each) for each in old)
         if stay := _overlap(before, new):
             return list(old[-stay:])
         if old and self._is_system(old[0]) and before[:1] == new[:1] and (stay := _overlap(before[2:], new[1:])):
@@ -564,6 +619,7 @@ class Oracle:
     def _empty(self, sequence: int) -> None:
         """Delete the text of a message."""
         self.messages.pop(sequence, None)
+        self.cleared.discard(sequence)
         self.summaries.pop(sequence, None)
         self.bases.pop(sequence, None)
         self._leave([sequence])
@@ -653,6 +709,15 @@ class Oracle:
 
     def _present(self, sequence: int | None) -> list[int]:
         return [] if sequence is None else [sequence]
+
+
+def marker(result: ToolExecutionResultMessage) -> ToolExecutionResultMessage:
+    """Return what a model is sent in the place of *result*: the same for each of a tool."""
+    name = result.tool_name or "this tool"
+    text = f"[The result of {name} was cleared to save space. Call it again if needed.]"
+    return ToolExecutionResultMessage(
+        result.id, result.tool_name, [TextContent(text)], result.is_error, result.attributes
+    )
 
 
 def _comparable(messages: Iterable[ChatMessage]) -> list[str]:

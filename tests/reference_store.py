@@ -15,6 +15,7 @@ from typing import NamedTuple, Unpack
 
 from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.branches import Present, Summary, Tree, fork_point, is_on, moved, summaries_with
+from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.reasons import Explained, Reader, Remembered, Uncounted
@@ -90,7 +91,7 @@ class ReferenceStore(ChatMemoryStore):
         return Reading(eviction)
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
-        trimmed = window.trimmed(messages)
+        trimmed = window.without_clearing().trimmed(messages)
         with self._writing(memory_id, window, creates=bool(trimmed.entries())) as conversation:
             conversation.replace(trimmed.messages(), trimmed)
 
@@ -204,6 +205,7 @@ class _Row:
     through: int | None = None
     """The last message that a summary covers; None for other messages, and for summaries that are not used again."""
     cleared_before: int | None = None
+    is_cleared: bool = False
 
 
 @dataclass(slots=True)
@@ -229,7 +231,12 @@ class StoredConversation:
         return [key for key in front if key is not None] + self.window
 
     def messages(self) -> list[ChatMessage]:
-        return [self.rows[key].message for key in self.memory()]
+        return [self.remembered(key) for key in self.memory()]
+
+    def remembered(self, key: int) -> ChatMessage:
+        """Return what the memory has of message *key*."""
+        row = self.rows[key]
+        return cleared(row.message) if row.is_cleared else row.message
 
     def filled_again(self, window: Window | None) -> StoredConversation:
         """Return this conversation or, if *window* has outgrown it, one with its rows and a memory filled again."""
@@ -265,13 +272,13 @@ class StoredConversation:
         )
 
     def entry(self, key: int, window: Window) -> Entry:
-        message = self.rows[key].message
+        message = self.remembered(key)
         return to_entry(key, message, window.cost(message) if window.is_additive else None)
 
     def uncounted(self, key: int) -> Uncounted:
         """Return the message *key* for ``explain``."""
         row = self.rows[key]
-        return Uncounted(key, row.message, row.parent, row.on_path)
+        return Uncounted(key, row.message, row.parent, row.on_path, is_cleared=row.is_cleared)
 
     def append(
         self,
@@ -285,9 +292,9 @@ class StoredConversation:
         archived: bool = False,
     ) -> Appended:
         takes_up = [] if after is None else [key for key in turn if key > after]
-        cleared = [key for key in takes_up if self.rows[self.checked(key)].cleared_before is not None]
-        if cleared:  # nothing up to it comes back
-            after, takes_up = cleared[-1], [key for key in takes_up if key > cleared[-1]]
+        forgotten = [key for key in takes_up if self.rows[self.checked(key)].cleared_before is not None]
+        if forgotten:  # nothing up to it comes back
+            after, takes_up = forgotten[-1], [key for key in takes_up if key > forgotten[-1]]
         move = None if after is None else self.moved(after, window)
         eviction = self.eviction(window) if move is None else move.eviction
         if phase in {"open", "round"}:
@@ -333,7 +340,7 @@ class StoredConversation:
         if new == list(map(message_to_json, self.messages())):
             return
         old = self.memory(without_summary=True)
-        before = [_Compared(self.rows[key].message) for key in old]
+        before = [_Compared(self.remembered(key)) for key in old]
         goes_on = continuation(before, list(map(_Compared, messages)))
         keeps_first, index = goes_on or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]
@@ -391,12 +398,13 @@ class StoredConversation:
         eviction = moved(
             present,
             _Path(self, path, window),
-            window,
+            window.without_clearing(),
             to=to,
             shared=shared,
             forgotten=forgotten,
             next_key=self.next_key,
         )
+        eviction.window = window
         front = {None if entry is None else entry.key for entry in (eviction.pinned, eviction.summary)}
         start = min((entry.key for entry in eviction.entries() if entry.key not in front), default=self.next_key)
         return _Moved(to, path, eviction, forgotten, self.kept_out_through if self.kept_out_through < start else 0)
@@ -422,14 +430,14 @@ class StoredConversation:
         failure = None if self.failure is None or self.failure.behind != behind else self.failure
         if waits and failure is not None and failure.lasts(self.next_key):
             return None
-        uncovered = (self.entry(key, window) for key in self._uncovered())
+        uncovered = (to_entry(key, self.rows[key].message) for key in self._uncovered())
         entries, messages, has_more = take(uncovered, window, max_tokens, failure.times if failure else 0)
         if not entries:
             return None
         summary = None if self.summary is None else self.rows[self.summary].message
         previous = summary.text if isinstance(summary, SystemMessage) else None
-        cleared = self.forgotten_through
-        return Pending(entries, messages, has_more, previous, self.summary, cleared, behind, self.next_key, failure)
+        forgotten = self.forgotten_through
+        return Pending(entries, messages, has_more, previous, self.summary, forgotten, behind, self.next_key, failure)
 
     def put_summary(self, pending: Pending, summary: SystemMessage, window: Window) -> bool:
         """See ``ChatMemoryStore.put_summary``."""
@@ -438,7 +446,7 @@ class StoredConversation:
             return False
         if self._uncovered()[: len(keys)] != keys:
             return False
-        eviction = self.eviction(window)
+        eviction = self.eviction(window.without_clearing())
         key = eviction.put_summary(summary)
         if eviction.summary is None:
             return False
@@ -537,6 +545,8 @@ class StoredConversation:
     def _keep(self, eviction: Eviction) -> None:
         """Make the result of *eviction* the memory."""
         keys = [entry.key for entry in eviction.entries()]
+        for key in eviction.cleared.keys() & self.rows.keys():  # new ones are stored later
+            self.rows[key].is_cleared = True
         self.pinned = None if eviction.pinned is None else eviction.pinned.key
         self.summary = None if eviction.summary is None else eviction.summary.key
         self.window = [key for key in keys if key not in {self.pinned, self.summary}]

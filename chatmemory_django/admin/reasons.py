@@ -58,6 +58,11 @@ WORDS: dict[Reason, ReasonWords] = {
         _("It had left the memory, and came back: the window grew, or the conversation went on from an earlier place."),
         is_sent=True,
     ),
+    Reason.CLEARED: ReasonWords(
+        _("cleared"),
+        _("It is an old result of a tool: the model is sent a short note in its place, and may call the tool again."),
+        is_sent=True,
+    ),
     Reason.DOES_NOT_FIT: ReasonWords(
         _("does not fit the window"),
         _("It is in the memory, but the current window is too small for it, so it is not sent to the model."),
@@ -143,6 +148,6 @@ def explains_others(conversation: Conversation, reader: Reader) -> bool:
 
 
 def _words(explained: Explained, changes: Sequence[Mapping[int, Sequence[str | Promise]]]) -> ReasonWords:
-    is_part = explained.is_sent and explained.sent is not explained.message
+    is_part = explained.reason != Reason.CLEARED and explained.is_sent and explained.sent is not explained.message
     sentences = [each for of in changes for each in of.get(explained.sequence, ())]
     return (IN_PART if is_part else WORDS[explained.reason])._replace(changes=sentences)

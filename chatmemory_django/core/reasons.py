@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
+from chatmemory_django.core.clearing import cleared, is_marker
 from chatmemory_django.core.refills import brought_back, is_pinned_before, page_size
 from chatmemory_django.core.windows import Entry, Evicted, Window, to_entry
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
@@ -23,6 +24,8 @@ class Reason(StrEnum):
     """It had left the memory, and returned when the conversation was rewound or, not stored yet, as the limit grew."""
     DOES_NOT_FIT = "does_not_fit"
     """It is in the memory, but the current window is too small for it."""
+    CLEARED = "cleared"
+    """It is an old result of a tool: a marker is sent in its place."""
     BEFORE_FIRST_USER = "before_first_user"
     """The memory is only read from the first user message on."""
     UNPAIRED_TOOL = "unpaired_tool"
@@ -47,7 +50,7 @@ class Explained(NamedTuple):
     message: ChatMessage
     reason: Reason
     sent: ChatMessage | None
-    """What is sent to the LLM: None if nothing is, and not always with all of its tool calls."""
+    """What is sent to the LLM: None if nothing is, and not always all of its tool calls, or a marker in its place."""
     tokens: int | None
     """As counted by the window, or when the message was stored; None if it was not counted."""
     changes: Sequence[str] = ()
@@ -104,6 +107,10 @@ class StoredMessage(Protocol):
     def superseded(self) -> bool:
         """Whether it left the memory while inside the window."""
 
+    @property
+    def is_cleared(self) -> bool:
+        """Whether the memory has a marker in its place."""
+
 
 class Uncounted(NamedTuple):
     """A message of a store that has no rows, see ``StoredMessage``."""
@@ -115,6 +122,7 @@ class Uncounted(NamedTuple):
     token_count: int | None = None
     counted_by: str = ""
     superseded: bool = False
+    is_cleared: bool = False
 
 
 StoredT = TypeVar("StoredT", bound=StoredMessage)
@@ -127,13 +135,16 @@ class Measured(NamedTuple, Generic[StoredT]):
     message: ChatMessage
     tokens: int | None
     """See ``Explained.tokens``."""
+    remembered: ChatMessage
+    """What the memory has of it: a marker, if it is cleared."""
 
     @classmethod
     def of(cls, row: StoredT, window: Window) -> Self:
         """Return the message of *row*; it is only counted if *window* needs it and has not counted it yet."""
         message = row.chat_message
+        remembered = cleared(message) if row.is_cleared else message
         is_counted = window.estimator is None or (window.counter and row.counted_by == window.counter)
-        return cls(row, message, row.token_count if is_counted else window.cost(message))
+        return cls(row, message, row.token_count if is_counted else window.cost(remembered), remembered)
 
     def cost(self, window: Window) -> int:
         """Return how much of the limit it takes."""
@@ -141,7 +152,7 @@ class Measured(NamedTuple, Generic[StoredT]):
 
     def entry(self, window: Window) -> Entry:
         """Return it as eviction sees it."""
-        return to_entry(self.row.sequence, self.message, self.cost(window) if window.is_additive else None)
+        return to_entry(self.row.sequence, self.remembered, self.cost(window) if window.is_additive else None)
 
     def explained(self, reason: Reason, sent: ChatMessage | None = None) -> Explained:
         """Return it with the *reason* why it is sent, or is not."""
@@ -176,7 +187,7 @@ class Remembered(Generic[StoredT]):
         self._returned: set[int] = set()
         if before is not None and evicted is not None and window.outgrows(evicted):
             self._fill_again(before)
-        messages = [each.message for each in self._memory]
+        messages = [each.remembered for each in self._memory]
         costs = [each.cost(window) for each in self._memory] if window.is_additive else None
         digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
         trimmed = window.trimmed(messages, costs, summary=digest)
@@ -185,7 +196,7 @@ class Remembered(Generic[StoredT]):
         leading = [] if trimmed.pinned is None or trimmed.summary is None else [trimmed.pinned.key]
         self._order = [*leading, *(index for index in range(len(messages)) if index not in leading)]
         kept = [entry.key for entry in trimmed.entries()]
-        self._sent = dict(zip(kept, _sent([messages[index] for index in kept], reader), strict=True))
+        self._sent = dict(zip(kept, _sent(trimmed.messages(), reader), strict=True))
         """What is sent of each message that fits the window, by index; None if nothing is."""
         users = (index for index in kept if messages[index].type == MessageType.USER)
         self._start = next(users, len(messages)) if reader.start_on_user else 0
@@ -248,6 +259,8 @@ class Remembered(Generic[StoredT]):
             return Reason.PINNED
         if sequence == self._summary:
             return Reason.SUMMARY
+        if is_marker(self._sent[index]):
+            return Reason.CLEARED
         return Reason.REFILLED if sequence in came_back else Reason.IN_WINDOW
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Protocol, Self
 
 import msgspec
 
+from chatmemory_django.core.clearing import ClearToolResults, cleared, is_shorter_cleared
 from chatmemory_django.core.limits import MAX_INTEGER, checked_counter
-from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
+from chatmemory_django.messages import AiMessage, ChatMessage, MessageType, ToolExecutionResultMessage
 from chatmemory_django.tokens import TokenCountEstimator
 
 
@@ -46,7 +48,8 @@ class Window:
 
     A window that *keeps_all* applies no rule to system messages either: added messages stay unchanged until they are
     removed. One that *refills* brings back what a smaller limit had evicted, see ``core.refills``. What is *reserved*
-    of the limit is for what is sent beside the messages, for example the specifications of tools.
+    of the limit is for what is sent beside the messages, for example the specifications of tools. If it *clears*, old
+    results of tools are cleared before messages are evicted.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Window:
         keeps_all: bool = False,
         refills: bool = False,
         reserved: int = 0,
+        clears: ClearToolResults | None = None,
     ) -> None:
         self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
         self.limit = limit - self.reserved
@@ -67,6 +71,7 @@ class Window:
         self.always_keep_system_message_first = always_keep_system_message_first
         self.keeps_all = keeps_all
         self.refills = refills
+        self.clears = clears
         # See AdditiveTokenCountEstimator. isinstance() with a protocol would take longer than the rest of this method.
         name, tokens_per_list = getattr(estimator, "name", ""), getattr(estimator, "tokens_per_list", None)
         is_additive = bool(name) and tokens_per_list is not None
@@ -77,6 +82,14 @@ class Window:
     def unbounded(self) -> Window:
         """Return a window that keeps all messages, and counts like this one if its counts can be stored."""
         return Window(sys.maxsize, self.estimator if self.is_additive else None, keeps_all=True)
+
+    def without_clearing(self) -> Window:
+        """Return this window, but one that clears nothing."""
+        if self.clears is None:
+            return self
+        window = copy(self)
+        window.clears = None
+        return window
 
     @property
     def evicted_limit(self) -> int:
@@ -196,6 +209,8 @@ class Eviction:
         self.added: list[Entry] = []
         self.evicted: list[Entry] = []
         self.replaced: list[Entry] = []
+        self.cleared: dict[int, Entry] = {}
+        """The entries of markers that took the place of results, by their keys."""
         self.passed_by: list[Entry] = []
         """
         Added messages that are not in the memory: an equal one already is, or they are only meant for the history.
@@ -334,7 +349,13 @@ class Eviction:
     def _make_room(self, total: int) -> None:
         """Evict messages from a memory that has *total*."""
         limit, low = self.window.limit, self.window.evict_to
-        self.is_limited |= self.keeps_from != NOTHING_LEAVES
+        if self.window.clears is not None:
+            freed = self._clear_results(self.window.clears)
+            total -= freed
+            if self.window.clears.is_enough(freed) and total <= limit:
+                low = None
+        is_over = total > limit or (low is not None and total > low)
+        self.is_limited |= self.keeps_from != NOTHING_LEAVES and is_over
         pop = self._pop if self.keeps_from == sys.maxsize else self._pop_unkept
         while total > limit and (entry := pop()) is not None:
             total -= self._evict_next(entry)
@@ -346,6 +367,34 @@ class Eviction:
                 total -= self._evict_next(entry)
         if self.total is not None:
             self.total = total
+
+    def _clear_results(self, clears: ClearToolResults) -> int:
+        """Put markers in the place of old results, and return what that freed."""
+        self._front.extend(self._stored)
+        freed = 0
+        for entry, message in self._old_results(clears):
+            marker = to_entry(entry.key, cleared(message))
+            saved = self._cost(entry) - self._cost(marker)
+            if saved > 0 or (self.window.estimator is None and is_shorter_cleared(message)):
+                self.cleared[entry.key] = marker
+                freed += saved
+        # Not changed in place: a decision that is made again begins with the same entries.
+        self._front = deque(self.cleared.get(entry.key, entry) for entry in self._front)
+        self._new = deque(self.cleared.get(entry.key, entry) for entry in self._new)
+        return freed
+
+    def _old_results(self, clears: ClearToolResults) -> Iterator[tuple[Entry, ToolExecutionResultMessage]]:
+        """Yield the results that *clears* does not keep, for their age or their tool."""
+        memory = [entry for entry in (*self._front, *self._new) if entry.key not in self._gone]
+        users = [index for index, entry in enumerate(memory) if entry.type == MessageType.USER]
+        results = [index for index, entry in enumerate(memory) if entry.type == MessageType.TOOL_EXECUTION_RESULT]
+        for index in results[: max(0, len(results) - clears.keep)]:
+            entry = memory[index]
+            if not users or index > users[-1] or entry.key >= self.keeps_from:
+                return  # of the running answer
+            message = entry.message
+            if isinstance(message, ToolExecutionResultMessage) and message.tool_name not in clears.exclude:
+                yield entry, message
 
     def entries(self) -> list[Entry]:
         """Return the entries in the memory, in order. This reads everything that is stored."""

@@ -19,7 +19,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -66,6 +66,11 @@ class Coder(Protocol):
 
     def decode(self, stored: str, column: str, row: RowKey = ()) -> str:
         """Return the text that is *stored*; ``UnreadableError`` if it is not what was stored there."""
+
+    def decode_all(
+        self, stored: Sequence[str], column: str, sequences: Sequence[int], types: Sequence[str]
+    ) -> list[str]:
+        """Return what ``decode`` does for each of *stored*, of messages with *sequences* and *types*."""
 
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         """Return *content* as it is stored for *owner*, empty for none, and the name of the key."""

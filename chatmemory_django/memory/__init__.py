@@ -5,6 +5,7 @@ After ``add`` and ``set`` the store's memory holds at most what fits the window,
 All of them evaluate a dynamic limit each time. The rules are those of LangChain4j's windows; see ``core.windows``.
 """
 
+from chatmemory_django.core.clearing import ClearToolResults
 from chatmemory_django.memory.base import ChatMemory, Limit, MemoryOptions
 from chatmemory_django.memory.summarizing import SummarizingChatMemory
 from chatmemory_django.memory.turns import Turn
@@ -12,6 +13,7 @@ from chatmemory_django.memory.windows import MessageWindowChatMemory, TokenWindo
 
 __all__ = [
     "ChatMemory",
+    "ClearToolResults",
     "Limit",
     "MemoryOptions",
     "MessageWindowChatMemory",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import observing
 from chatmemory_django.core import windows
+from chatmemory_django.core.clearing import ClearToolResults
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.tool_calls import repair_tools
@@ -42,6 +43,7 @@ class MemoryOptions(TypedDict, total=False):
     start_on_user: bool
     repair_tools: bool
     refill: bool | None
+    clear_tool_results: ClearToolResults | Mapping[str, Any] | bool | None
 
 
 class ChatMemory(ABC):
@@ -58,6 +60,10 @@ class ChatMemory(ABC):
     next read shows them, and the next write stores that. What was cleared, removed, evicted by ``evict`` or left out by
     ``set`` stays away, and so does what a summary covers. None, the default, is False, as in LangChain4j, unless
     ``get_chat_memory`` or an assistant makes the memory.
+
+    With *clear_tool_results*, ``True`` or options as ``ClearToolResults`` has them, the ``add`` that would evict
+    messages first puts a marker in the place of each old result of a tool. In the Django store, only the memory has the
+    marker, and the row keeps the result. What was cleared stays cleared, also for a larger limit.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class ChatMemory(ABC):
         start_on_user: bool = False,
         repair_tools: bool = False,
         refill: bool | None = None,
+        clear_tool_results: ClearToolResults | Mapping[str, Any] | bool | None = None,
     ) -> None:
         memory_key(id)
         self.id = id
@@ -78,6 +85,7 @@ class ChatMemory(ABC):
         self.start_on_user = start_on_user
         self.repair_tools = repair_tools
         self.refill = refill
+        self.clear_tool_results = ClearToolResults.of(clear_tool_results)
         if store is None:
             store = SingleSlotChatMemoryStore(id)
         self.store = store if isinstance(store, ChatMemoryStore) else SimpleStoreAdapter(store)
@@ -323,7 +331,8 @@ class ChatMemory(ABC):
         if evict_to is not None and evict_to >= most:
             raise ValueError(f"evict_to must be less than {name}, which is {most}, not {evict_to}.")
         reserved = 0 if estimator is None else self.reserved_tokens
-        options = most, estimator, evict_to, self.always_keep_system_message_first, self.refill is True, reserved
+        first, clears = self.always_keep_system_message_first, self.clear_tool_results
+        options = most, estimator, evict_to, first, self.refill is True, reserved, clears
         if self._made is None or self._made[0] != options:  # a turn asks several times, and few limits change
             self._made = (
                 options,
@@ -331,9 +340,10 @@ class ChatMemory(ABC):
                     most,
                     estimator,
                     evict_to=evict_to,
-                    always_keep_system_message_first=self.always_keep_system_message_first,
+                    always_keep_system_message_first=first,
                     refills=self.refill is True,
                     reserved=reserved,
+                    clears=clears,
                 ),
             )
         return self._made[1]

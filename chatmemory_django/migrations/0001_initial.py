@@ -220,6 +220,7 @@ class Migration(migrations.Migration):
                 ("in_history", models.BooleanField(db_default=True, default=True, verbose_name="in history")),
                 ("is_complete", models.BooleanField(db_default=True, default=True, verbose_name="complete")),
                 ("on_path", models.BooleanField(db_default=True, default=True, verbose_name="on the path")),
+                ("is_cleared", models.BooleanField(db_default=False, default=False, verbose_name="cleared")),
                 ("parent_sequence", models.PositiveIntegerField(null=True, verbose_name="parent message")),
                 ("cleared_before", models.PositiveIntegerField(null=True, verbose_name="cleared before")),
                 (

@@ -63,6 +63,7 @@ class ShownRow(msgspec.Struct, gc=False):
     token_count: int | None
     counted_by: str
     superseded: bool
+    is_cleared: bool
     in_history: bool
     on_path: bool
     is_complete: bool

@@ -316,6 +316,8 @@ class Message(models.Model):
     is_complete = with_default(models.BooleanField(_("complete"), default=True))
     # False on branches that are not in use, and for messages that are not part of the history.
     on_path = with_default(models.BooleanField(_("on the path"), default=True))
+    # True for a result of a tool in whose place the memory has a marker; its tokens are then those of the marker.
+    is_cleared = with_default(models.BooleanField(_("cleared"), default=False))
     # Which message it follows; null is the one before it in the history, 0 none at all. For a summary, the last message
     # that it covers.
     parent_sequence = models.PositiveIntegerField(_("parent message"), null=True)

@@ -228,7 +228,7 @@ class ChatMemoryStore(ABC):
 
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         """Store those of *messages* that fit *window* under *memory_id*, and nothing else."""
-        self.update_messages(memory_id, window.trim(messages))
+        self.update_messages(memory_id, window.without_clearing().trim(messages))
 
     def read_messages(self, memory_id: object, window: Window) -> list[ChatMessage]:
         """Return the messages stored under *memory_id* that fit *window*; nothing is written."""

@@ -171,3 +171,13 @@ def test_the_figures_of_breakpoints_in_docs_prompt_caching_are_those_of_the_benc
 
     assert len(shown) == 6
     assert shown == rows.findall((ages.ROOT / "benchmarks" / "README.md").read_text())
+
+
+def test_the_figures_of_docs_clearing_are_those_of_the_benchmark_and_half_the_window_shows_as_much():
+    rows = re.compile(r"^\| (300|1,000|2,500) \| .*? \| \**([\d.]+)\** \| ([\d,]+) \|", re.MULTILINE)
+    shown = rows.findall((ages.ROOT / "docs" / "clearing.md").read_text())
+
+    assert len(shown) == 9
+    assert set(shown) <= set(rows.findall((ages.ROOT / "benchmarks" / "README.md").read_text()))
+    for (_, plain, _), (_, half, _) in zip(shown[::3], shown[2::3], strict=True):
+        assert float(half) >= float(plain)

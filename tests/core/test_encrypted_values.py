@@ -14,6 +14,7 @@ from chatmemory_django.contrib.encryption.values import (
     EncryptionError,
     MissingKeyError,
     decrypt,
+    decrypt_all,
     encrypt,
     key_id_of,
     to_key,
@@ -50,6 +51,13 @@ class TestFormat:
         assert decrypt(value, KEY, "c") == text
         assert looks_encoded(value)
         assert key_id_of(value) == "a1"
+
+    @given(st.lists(st.text(max_size=50), min_size=1, max_size=5))
+    def test_many_come_back_as_each_does(self, texts):
+        places = [f"c:7:{sequence}:AI" for sequence in range(len(texts))]
+        values = [encrypt(text, KEY, place) for text, place in zip(texts, places, strict=True)]
+
+        assert decrypt_all(values, KEY, [f"enc2:a1:{place}:" for place in places]) == texts
 
     def test_the_length_of_a_text_is_known_and_nothing_else(self):
         values = [encrypt(text, KEY, "c") for text in ("yes", "yes", "no!")]
@@ -117,6 +125,25 @@ class TestChanged:
 
         with pytest.raises(EncryptionError):
             decrypt(renamed, to_key("b2", DATA), "c")
+
+    @pytest.mark.parametrize(
+        "change", ["flipped", "truncated", "swapped", "moved", "without its head", "of another key"]
+    )
+    def test_one_of_many(self, change):
+        heads = [f"enc2:a1:c:7:{sequence}:USER:" for sequence in (1, 2, 3)]
+        values = [encrypt(SECRET, KEY, head[len("enc2:a1:") : -1]) for head in heads]
+        assert decrypt_all(values, KEY, heads) == [SECRET] * 3
+        values[1:] = {
+            "flipped": [values[1][:-9] + ("A" if values[1][-9] != "A" else "B") + values[1][-8:], values[2]],
+            "truncated": [values[1][:-4], values[2]],
+            "swapped": [values[2], values[1]],
+            "moved": [values[2].replace(":3:", ":2:"), values[2]],
+            "without its head": [values[1].removeprefix(heads[1]), values[2]],
+            "of another key": [encrypt(SECRET, to_key("b2", DATA), "c:7:2:USER"), values[2]],
+        }[change]
+
+        with pytest.raises(EncryptionError, match="A value of c is not what was encrypted there"):
+            decrypt_all(values, KEY, heads)
 
     def test_an_error_has_neither_text_nor_key(self):
         with pytest.raises(EncryptionError) as raised:

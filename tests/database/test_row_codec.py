@@ -44,6 +44,10 @@ class Coder:
             raise UnreadableError(f"{column} is not what was stored there.")
         return text
 
+    def decode_all(self, stored: Any, column: str, sequences: Any, types: Any) -> list[str]:
+        rows = zip(sequences, types, strict=True)
+        return [self.decode(each, column, row) for each, row in zip(stored, rows, strict=True)]
+
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         return content, ""
 

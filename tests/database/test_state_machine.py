@@ -40,7 +40,7 @@ from chatmemory_django.stores import ChatMemoryStore
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.estimators import ADDITIVE_LETTERS, ADDITIVE_WORDS, JOINT
-from tests.oracle import MissingError, Oracle, Window
+from tests.oracle import Clears, MissingError, Oracle, Window, marker
 from tests.pictures import assert_consistent, custom, picture, use_storage
 from tests.reference_store import ReferenceStore
 from tests.strategies import IN_DATABASE
@@ -56,13 +56,17 @@ POOL: list[ChatMessage] = [
     AiMessage(tool_execution_requests=[CALL]),
     AiMessage("looking", tool_execution_requests=[CALL, CALL]),
     ToolExecutionResultMessage("1", "look", "found it"),
+    ToolExecutionResultMessage("1", "look", "found " * 25),
     CustomMessage({"any": "json"}),
     picture(1),
     picture(2),
     custom(1),
 ]
 some_messages = st.lists(st.sampled_from(POOL), max_size=4)
-limits = st.one_of(st.integers(1, 8), st.integers(1, 40))  # small ones evict more
+limits = st.one_of(st.integers(1, 8), st.integers(1, 40), st.integers(30, 120))  # small ones evict more
+clears = st.one_of(
+    st.none(), st.tuples(st.integers(0, 2), st.sampled_from([None, 10, 40]), st.sampled_from([(), ["read"]]))
+)
 estimators = st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT])
 numbers = itertools.count()
 EVERYTHING = 10**6
@@ -82,8 +86,10 @@ class InPlainDicts(RuleBasedStateMachine):
         system_first=st.booleans(),
         evicts_more=st.booleans(),
         refills=st.booleans(),
+        clears=clears,
     )
-    def begin(self, keep_history, estimator, limit, system_first, evicts_more, refills):
+    def begin(self, keep_history, estimator, limit, system_first, evicts_more, refills, clears):
+        self.clears = clears
         self.evicts_more = evicts_more
         self.refills = refills
         self.memory_id = f"machine {next(numbers)}"
@@ -105,6 +111,7 @@ class InPlainDicts(RuleBasedStateMachine):
             "evict_to": self.low,
             "always_keep_system_message_first": self.system_first,
             "refill": self.refills,
+            "clear_tool_results": self.clears and Clears(*self.clears)._asdict(),
         }
         if self.estimator is None:
             return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
@@ -112,7 +119,14 @@ class InPlainDicts(RuleBasedStateMachine):
 
     @property
     def window(self) -> Window:
-        return Window(self.limit, self.estimator, self.system_first, evict_to=self.low, refills=self.refills)
+        return Window(
+            self.limit,
+            self.estimator,
+            self.system_first,
+            evict_to=self.low,
+            refills=self.refills,
+            clears=self.clears and Clears(*self.clears),
+        )
 
     @property
     def low(self) -> int | None:
@@ -146,6 +160,16 @@ class InPlainDicts(RuleBasedStateMachine):
             lambda oracle: oracle.add(messages, self.window, repeats=repeats),
             lambda memory: memory.add(*messages, repeats=repeats),
         )
+
+    @rule(results=st.lists(st.sampled_from([("look", 3), ("look", 25), ("read", 40)]), min_size=1, max_size=4))
+    def ask_what_needs_tools(self, results):
+        calls = [ToolExecutionRequest(str(number), name, "{}") for number, (name, _) in enumerate(results)]
+        found = [
+            ToolExecutionResultMessage.from_request(call, f"{name} " * count)
+            for call, (name, count) in zip(calls, results, strict=True)
+        ]
+        messages = [UserMessage("look"), AiMessage(tool_execution_requests=calls), *found, AiMessage("done")]
+        self.do(lambda oracle: oracle.add(messages, self.window), lambda memory: memory.add(*messages))
 
     @rule(data=st.data(), messages=some_messages.filter(bool))
     def add_after(self, data, messages):
@@ -290,6 +314,11 @@ class InPlainDicts(RuleBasedStateMachine):
             return [(previous, messages)], "too large"
         return [(previous, messages)], oracle.put_summary(summary, covered, window)
 
+    @rule(clears=clears)
+    def change_what_is_cleared(self, clears):
+        self.clears = clears
+        self.rebuild()
+
     @rule(estimator=estimators, system_first=st.booleans(), refills=st.booleans(), change=st.integers(0, 2))
     def change_the_window(self, estimator, system_first, refills, change):
         self.estimator, self.system_first, self.refills = (
@@ -391,6 +420,7 @@ class InTheDatabase(InPlainDicts):
             else:  # only that there was something is known
                 nothing = (row.text, row.payload, row.verbatim, row.metadata, row.token_count, row.counted_by)
                 assert nothing == ("", None, None, None, None, "")
+        assert {each for each, row in stored.items() if row.is_cleared} == oracle.cleared
         if self.keeps_history:
             assert list(stored) == list(range(1, oracle.next))
             assert tree_in_tables(self.memory) == tree_of(oracle)
@@ -410,7 +440,8 @@ class InTheDatabase(InPlainDicts):
             assert conversation.memory_tokens == sum(row.token_count for row in rows)
         for row in conversation.messages.exclude(counted_by=""):
             estimator = {"words": ADDITIVE_WORDS, "letters": ADDITIVE_LETTERS}[row.counted_by]
-            assert row.token_count == estimator.estimate_token_count_in_message(row.chat_message)
+            sent = marker(row.chat_message) if row.is_cleared else row.chat_message
+            assert row.token_count == estimator.estimate_token_count_in_message(sent)
         sequences = {row.sequence for row in rows}
         remembered = Message.objects.in_memory().filter(conversation=conversation)
         assert set(remembered.values_list("sequence", flat=True)) == sequences

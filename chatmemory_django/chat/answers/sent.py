@@ -121,7 +121,8 @@ class SentWindow(Window):
 
     def __init__(self, window: Window, extra: Callable[[ChatMessage], int], overhead: int) -> None:
         evict_to = None if window.evict_to is None else window.evict_to + window.reserved
-        super().__init__(window.limit + window.reserved, window.estimator, evict_to=evict_to, keeps_all=True)
+        limit, clears = window.limit + window.reserved, window.clears
+        super().__init__(limit, window.estimator, evict_to=evict_to, keeps_all=True, clears=clears)
         self.counts_tokens = window.estimator is not None
         self._extra = extra
         self._added = overhead if self.counts_tokens else 0
@@ -241,16 +242,19 @@ class Arranged:
 
     def make_room(self) -> int:
         """
-        Evict earlier messages until those of the answer fit beside them, and return how many.
+        Evict earlier messages until those of the answer fit beside them, and return how many; clear old results before.
 
         Earlier calls that would leave stay if this answer is about their results: then they are moved to its own.
         """
-        evicted, has_summary = self._evicted()
+        evicted, has_summary, cleared = self._evicted()
         moved = [index for index in self._answered_now() if index in evicted] if evicted else []
         if moved:
             self.own[1:1] = [self.earlier[index] for index in moved]
             self.earlier = [part for index, part in enumerate(self.earlier) if index not in moved]
-            evicted, has_summary = self._evicted()
+            evicted, has_summary, cleared = self._evicted()
+        for index, marker in cleared.items():
+            part = self.earlier[index]
+            part.message, part.cost, part.whole = marker.message or part.message, marker.cost or 0, None
         if not has_summary:
             self.summary = None
         left_out = sum(not part.is_made for index, part in enumerate(self.earlier) if index in evicted)
@@ -266,9 +270,9 @@ class Arranged:
         answered = {caller for caller, part in parts if part.key >= self.begun and not part.is_made}
         return [index for index, (caller, _) in enumerate(parts) if caller in answered]
 
-    def _evicted(self) -> tuple[set[int], bool]:
+    def _evicted(self) -> tuple[set[int], bool, Mapping[int, Entry]]:
         """
-        Return the indexes of the earlier messages that leave, and whether the summary stays.
+        Return the indexes of the earlier messages that leave, whether the summary stays, and markers, by index.
 
         The answer's own are added one by one, so that a request evicts at least what the one before it did: with a
         lower mark, what is sent then begins with the same messages until the limit is exceeded again.
@@ -286,7 +290,7 @@ class Arranged:
         eviction.trim()
         for entry, part in zip(entries[first:], self.own, strict=True):
             eviction.add(part.message, part.cost, key=entry.key)
-        return {entry.key for entry in eviction.evicted}, eviction.summary is not None
+        return {entry.key for entry in eviction.evicted}, eviction.summary is not None, eviction.cleared
 
     def fit(self) -> None:
         """Shorten the answer's own results, the largest first, until what is sent fits in a window of tokens."""

@@ -9,7 +9,7 @@ app_name = "chatmemory_ag_ui"
 
 urlpatterns = [
     path("", run, name="run"),
-    path("/connect", connect, name="connect"),
-    re_path(r"^/(?P<chat_id>.+)/stop$", stop, name="stop"),
-    re_path(r"^/(?P<chat_id>.+)/files/(?P<sequence>[0-9]{1,10})/(?P<index>[0-9]{1,10})$", file, name="file"),
+    re_path(r"^[/]?connect$", connect, name="connect"),
+    re_path(r"^[/]?(?P<chat_id>.+)/stop$", stop, name="stop"),
+    re_path(r"^[/]?(?P<chat_id>.+)/files/(?P<sequence>[0-9]{1,10})/(?P<index>[0-9]{1,10})$", file, name="file"),
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cached_property, partial
 from types import EllipsisType
@@ -26,6 +26,7 @@ from chatmemory_django.contrib.encryption.values import (
     MissingKeyError,
     changed,
     decrypt,
+    decrypt_all,
     decrypter,
     encrypt,
     escaped,
@@ -199,6 +200,18 @@ class _Coder:
                 raise
             return stored if note is None else note.format(exc.key_id)
 
+    def decode_all(
+        self, stored: Sequence[str], column: str, sequences: Sequence[int], types: Sequence[str]
+    ) -> list[str]:
+        with suppress(EncryptionError):  # one by one, the error names what is wrong
+            key = self._key_of(stored[0], column)
+            if key is not None:
+                start = f"{PREFIX}{key.id}:{self._start(column)}"
+                heads = [f"{start}{sequence}:{kind}:" for sequence, kind in zip(sequences, types, strict=True)]
+                return decrypt_all(stored, key, heads)
+        rows = zip(sequences, types, strict=True)
+        return [self.decode(each, column, row) for each, row in zip(stored, rows, strict=True)]
+
     def encode_file(self, content: bytes, owner: str, sha256: str) -> tuple[bytes, str]:
         if self.writes_plain:
             return content, ""
@@ -288,15 +301,10 @@ class _Coder:
         return f"{self._address.memory_id}:"
 
     def _decrypted(self, stored: str, column: str, row: RowKey) -> str:
-        key_id = key_id_of(stored)
-        key = None if key_id is None else self._cipher.key(key_id, self._using)
+        key = self._key_of(stored, column)
         if key is None:
-            if key_id is not None and looks_encoded(stored):
-                raise MissingKeyError(key_id, column)
             self._refuse(column)
             return unescaped(stored)
-        if key.owner is not None and self._owner is not None:
-            _check_owner(key, self._owner.key, column)
         start, rest = self._start(column), self._rest(row)
         if stored.startswith(UNPLACED):
             self._refuse(column)
@@ -304,6 +312,18 @@ class _Coder:
         self._decrypters[column] = decrypter(key, f"{PREFIX}{key.id}:{start}")
         text = self._decrypters[column](stored, rest)
         return self._copied(stored, key, column, rest) if text is None else text
+
+    def _key_of(self, stored: str, column: str) -> Key | None:
+        """Return the key of *stored*, which may be used here; None if that is plain text."""
+        key_id = key_id_of(stored)
+        key = None if key_id is None else self._cipher.key(key_id, self._using)
+        if key is None:
+            if key_id is not None and looks_encoded(stored):
+                raise MissingKeyError(key_id, column)
+            return None
+        if key.owner is not None and self._owner is not None:
+            _check_owner(key, self._owner.key, column)
+        return key
 
     def _refuse(self, column: str) -> None:
         """Raise ``EncryptionError`` if what is in plain text, or bound to no row, is not to be read."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
 
-_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before")
+_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before", "is_cleared")
 _OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
 """The columns of a message that are as its line has them, and those that are as the store writes them."""
 

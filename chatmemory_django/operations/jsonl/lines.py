@@ -68,6 +68,7 @@ class MessageLine(
     on_path: bool | None = None
     parent_sequence: _Number | None = None
     cleared_before: _Sequence | None = None
+    is_cleared: bool = False
     metadata: dict[str, Any] | None = None
     verbatim: str | None = None
 

@@ -33,6 +33,8 @@ class Branches:
             raise ValueError("on_path is true, but in_history is false.")
         if parent is not None and parent >= line.sequence:
             raise ValueError(f"parent_sequence is {parent}, but must be below the sequence, {line.sequence}.")
+        if line.is_cleared and type != MessageType.TOOL_EXECUTION_RESULT:
+            raise ValueError(f"is_cleared is true, but only results of tools are cleared, not {type}.")
         cut = line.cleared_before
         if cut is not None and not (parent is not None and line.in_history and is_cut(line.sequence, cut, self._end)):
             raise ValueError(

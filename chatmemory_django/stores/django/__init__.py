@@ -36,7 +36,7 @@ from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recoun
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Popping, Removal
-from chatmemory_django.stores.django.rows import Row, costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.rows import Row, as_remembered, costs_of, messages_of, summary_index
 from chatmemory_django.stores.django.snapshots import Snapshot, read_eviction
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
@@ -172,8 +172,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         """Return the messages of the memory under *memory_id*, in its order; none if it has another owner."""
         rows = [(Row._make(row), verbatim) for *row, verbatim in self._read(memory_key(memory_id), verbatim=True)]
         found = [
-            HistoryRow(row.sequence, row.type, row.text, row.payload, verbatim, row.conversation_id)
-            for row, verbatim in rows
+            HistoryRow(
+                row.sequence, row.type, row.text, row.payload, None if row.is_cleared else verbatim, row.conversation_id
+            )
+            for row, verbatim in ((as_remembered(row), verbatim) for row, verbatim in rows)
         ]
         return self._completed_history(memory_id, found)
 
@@ -224,7 +226,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:
         costs = [window.cost(message) for message in messages] if window.is_additive else None
-        eviction = window.trimmed(messages, costs)
+        eviction = window.without_clearing().trimmed(messages, costs)
         kept = [entry.cost or 0 for entry in eviction.entries()] if window.counter else []
         replacement = Replacement(
             eviction.messages(), kept, window.counter, keep_history=self.keep_history, trimmed=eviction

@@ -100,9 +100,18 @@ class Addition:
             change = change._replace(held=None if before is None else (*before, *new))
         return Appended(eviction, keys, state.id), change
 
+    def _may_clear(self, state: State) -> bool:
+        """Return whether results may be cleared, for which the whole memory is read: it will be more than fits."""
+        window = self._window
+        if window.clears is None or self._goes_on:
+            return False
+        total = window.overhead + (state.memory_tokens if window.estimator else state.memory_messages)
+        return total + sum(cost or 0 for cost in self._costs) > window.limit
+
     def _start(self, snapshot: Snapshot, after: Known | None) -> _Start:
         """Return the memory to which the messages are added: as it is now, or as it would be *after* that one."""
-        window, ends = self._window, self._phase == "end" and bool(self._turn)
+        state, window = snapshot.state, self._window
+        ends = self._phase == "end" and bool(self._turn)
         aside: Sequence[int] = () if after is None else [each for each in self._turn if each > after.sequence]
         answered = [] if after is None or after.is_complete or self._phase == "round" else [after.sequence]
         cleared = snapshot.cleared_at(aside) if aside else None
@@ -112,7 +121,7 @@ class Addition:
         if after is not None and not after.is_head:
             relocation = relocate(snapshot, after, window, self._counted)
             start = _Start(relocation.eviction, relocation.uncounted, relocation)
-        elif snapshot.has_counts(window) and not aside:
+        elif snapshot.has_counts(window) and not aside and not self._may_clear(state):
             held = self._held(snapshot) if ends else ()
             start = _Start(self._from_front(snapshot, held))
         else:
@@ -230,8 +239,9 @@ class Addition:
         gone = set(out)
         for row, entry in zip(rows, eviction.added[len(eviction.added) - len(rows) :], strict=True):
             row.superseded = row.sequence >= begins and row.sequence in gone
+            row.is_cleared = row.sequence in eviction.cleared
             if window.counter:
-                row.token_count, row.counted_by = entry.cost, window.counter
+                row.token_count, row.counted_by = eviction.cleared.get(entry.key, entry).cost, window.counter
         if rows:
             rows[0].parent_sequence = aside[-1] if aside else state.parent_sequence
         passed_systems = self._archived and any(row.type == MessageType.SYSTEM for row in rows)
@@ -246,6 +256,11 @@ class Addition:
         if self._archived and rows:  # they are left out on purpose
             after = after._replace(kept_out_through=rows[-1].sequence)
         kept = [row for row in start.uncounted if row.sequence not in gone]  # usually none
+        added = {row.sequence for row in rows}
+        cleared = {key: each for key, each in eviction.cleared.items() if key not in added}
+        counts = counts_of(kept, self._counted) if kept else {}
+        if window.counter:
+            counts |= {key: each.cost or 0 for key, each in cleared.items()}
         # Others may have continued from messages stored aside; then these were in the memory, and stay there.
         left = out if relocation is None else [*(key for key in relocation.left if key not in taken_up), *out]
         return Change(
@@ -253,7 +268,8 @@ class Addition:
             after,
             rows,
             left=left,
-            counts=counts_of(kept, self._counted) if kept else {},
+            counts=counts,
+            cleared=[*cleared],
             completes=completes,
             is_retry=self._is_retry,
             relocation=relocation,

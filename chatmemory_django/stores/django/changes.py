@@ -51,6 +51,7 @@ class NewRow(msgspec.Struct, gc=False):
     on_path: bool = True
     parent_sequence: int | None = None
     cleared_before: int | None = None
+    is_cleared: bool = False
     files: Sequence[Extracted] = ()
     """Those that were taken out; no column."""
 
@@ -130,6 +131,8 @@ class Change(NamedTuple):
     """The sequences of rows inside the window that are superseded although they were not in the memory."""
     metadata: Mapping[int, Mapping[str, Any]] = {}
     """New metadata of existing rows, by sequence."""
+    cleared: Sequence[int] = ()
+    """The sequences of results, stored before, that are cleared; *counts* has those of their markers."""
     held: Sequence[Entry] | None = None
     """What a turn that goes on has added so far, see ``Snapshot.held``."""
 
@@ -147,7 +150,7 @@ class Change(NamedTuple):
     @property
     def only_adds(self) -> bool:
         """Whether rows are added, and of others only turns end."""
-        changes = self.superseded or self.counts or self.relocation or self.taken_up
+        changes = self.superseded or self.counts or self.cleared or self.relocation or self.taken_up
         return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts or self.metadata)
 
     @property

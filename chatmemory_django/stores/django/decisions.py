@@ -15,7 +15,7 @@ from chatmemory_django.models.copies import refuse_held
 from chatmemory_django.models.windows import in_memory
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import SUMMARY, Row, State
+from chatmemory_django.stores.django.rows import SUMMARY, Row, State, as_remembered
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, without
 
 
@@ -53,7 +53,7 @@ class Replacement:
     def __call__(self, snapshot: Snapshot) -> tuple[None, Change | None]:
         """Decide how the memory changes."""
         state, new = snapshot.state, self._rows
-        rows = snapshot.memory(self._counter or state.counted_by)
+        rows = [as_remembered(row) for row in snapshot.memory(self._counter or state.counted_by)]
         if [Columns(row.type, row.text, row.payload) for row in rows] == self._columns:
             return None, None
         old = [row for row in rows if row.part != SUMMARY]  # a memory that is set has no summary

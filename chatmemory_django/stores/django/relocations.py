@@ -53,8 +53,15 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
     )
     forgotten = _forgotten(snapshot, known)
     eviction = moved(
-        present, path_rows, window, to=to, shared=shared, forgotten=forgotten, next_key=state.next_sequence
+        present,
+        path_rows,
+        window.without_clearing(),
+        to=to,
+        shared=shared,
+        forgotten=forgotten,
+        next_key=state.next_sequence,
     )
+    eviction.window = window  # what is added may clear results, the move does not
     kept = eviction.entries()
     front = {entry.key for entry in (eviction.pinned, eviction.summary) if entry is not None}
     start = next((entry.key for entry in kept if entry.key not in front), state.next_sequence)

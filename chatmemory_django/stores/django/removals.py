@@ -122,7 +122,8 @@ class Popping:
             return None, change
         # Before they are deleted: what is removed meanwhile is decided again, as all that has changed.
         at = Address(snapshot.using, snapshot.state.id, snapshot.key)
-        return complete(messages_of(rows)[:1], [rows[0].sequence], at)[0], change
+        [message] = messages_of([rows[0]._replace(is_cleared=False)])
+        return complete([message], [rows[0].sequence], at)[0], change
 
 
 def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, with_counterparts: bool) -> list[Row]:

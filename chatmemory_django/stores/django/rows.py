@@ -10,10 +10,11 @@ from django.db.models import Case, F, PositiveIntegerField, Q, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
+from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
-from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.messages import texts_as_stored
 from chatmemory_django.models.windows import memory_parts
 
@@ -61,6 +62,8 @@ class Row(NamedTuple):
     part: int
     """Which of the ``models.memory_parts`` it is in: 0, 1 or 2."""
     conversation_id: int
+    is_cleared: bool
+    """Whether the memory has a marker in its place, see ``core.clearing``."""
 
 
 class FrontRow(NamedTuple):
@@ -76,6 +79,7 @@ class FrontRow(NamedTuple):
 _sequence = itemgetter(Row._fields.index("sequence"))
 _part = itemgetter(Row._fields.index("part"))
 _tokens = itemgetter(Row._fields.index("tokens"))
+_is_cleared = itemgetter(Row._fields.index("is_cleared"))
 
 
 def memory_rows(
@@ -129,7 +133,7 @@ def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> l
     end = state.window_start + FRONT
     return [
         FrontRow(sequence, kind, payload if kind == MessageType.AI else None, tokens, "" if tokens is None else counter)
-        for kind, _, payload, tokens, sequence, part, _ in memory[: FRONT + 2]  # before the window, two at most
+        for kind, _, payload, tokens, sequence, part, *_ in memory[: FRONT + 2]  # before the window, two at most
         if part == WINDOW and sequence < end
     ]
 
@@ -137,7 +141,15 @@ def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> l
 def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
     """Return the messages of *rows*, which are like ``Row``."""
     types, texts, payloads, *_ = zip(*rows, strict=True) if rows else [()] * 3
-    return list(map(to_message, types, texts, payloads))
+    messages = list(map(to_message, types, texts, payloads))
+    if any(map(_is_cleared, rows)):
+        return [cleared(message) if _is_cleared(row) else message for row, message in zip(rows, messages, strict=True)]
+    return messages
+
+
+def as_remembered(row: Row) -> Row:
+    """Return *row* with the columns of the message that the memory has."""
+    return row._replace(**to_columns(messages_of([row])[0])._asdict()) if row.is_cleared else row
 
 
 def summary_index(rows: Sequence[tuple[Any, ...]]) -> int | None:

@@ -12,6 +12,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
 from chatmemory_django.core.branches import Tree
+from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.windows import Entry, Eviction, Window, pins, to_entry
 from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType
@@ -31,11 +32,11 @@ from chatmemory_django.stores.django.rows import (
     summary_index,
 )
 
-Counted: TypeAlias = dict[tuple[int, int], int]
-"""The costs of messages, by the key of their row. The content of a row never changes, so it is counted once."""
+Counted: TypeAlias = dict[tuple[int, int, bool], int]
+"""The costs of messages, by ``key_of`` their row. The content of a row never changes, so it is counted once."""
 
-key_of = attrgetter("conversation_id", "sequence")
-"""Return the key of a row."""
+key_of = attrgetter("conversation_id", "sequence", "is_cleared")
+"""Return the key of a row, and whether a marker is in its place."""
 
 
 class UncountedError(Exception):
@@ -275,7 +276,8 @@ def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
         cost = 1
     elif window.is_additive:
         cost = row.tokens if row.tokens is not None or counted is None else counted.get(key_of(row))
-    return to_entry(row.sequence, to_message(row.type, row.text, row.payload), cost)
+    message = to_message(row.type, row.text, row.payload)
+    return to_entry(row.sequence, cleared(message) if row.is_cleared else message, cost)
 
 
 def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:

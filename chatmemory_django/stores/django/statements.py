@@ -25,7 +25,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
-from msgspec.structs import asdict, astuple
+from msgspec.structs import astuple
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.engines import Dialect, combines, dialect
@@ -36,7 +36,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import EncryptedTextField
-from chatmemory_django.models.messages import TEXTS, encoded_texts, texts_as_stored
+from chatmemory_django.models.messages import TEXTS, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
 from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
@@ -253,7 +253,7 @@ class _Memory(Statement):
                 values.append(f"coalesce({is_own}, false)")
                 parameters = [*parameters, owner]
             array = _ARRAYS[dialect(connection)]
-            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0"
+            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0, false"
         if is_lateral:
             only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
             rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
@@ -463,7 +463,7 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     is_array = combines(cursor.db)
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
     found = list(front) if all(first[len(State._fields) : end]) else []
-    if row_codec.installed is not None:
+    if row_codec.installed is not None and found:
         coder = row_codec.installed.at(_address(cursor, key, first[0], owner))
         found = _decoded(found, coder, {"payload": 2}, sequence=0, type=1)
     return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(found))))
@@ -625,8 +625,9 @@ def _with_rows(values: dict[str, Any], rows: Sequence[NewRow], coder: Coder | No
     for index, row in enumerate(rows):
         values.update(zip(_names_of(index), astuple(row), strict=True))
         if coder is not None:
-            texts = encoded_texts(coder, row.sequence, row.type, asdict(row))
-            values.update((f"{column}_{index}", text) for column, text in texts.items())
+            for column, label in TEXTS.items():
+                if text := getattr(row, column):
+                    values[f"{column}_{index}"] = coder.encode(text, label, (row.sequence, row.type))
     return values
 
 
@@ -651,10 +652,14 @@ def _decoded(
     rows: Sequence[Sequence[Any]], coder: Coder, columns: Mapping[str, int], *, sequence: int, type: int
 ) -> list[Any]:
     """Return *rows*, whose *sequence* and *type* have these indexes, with the *columns* as *coder* decodes them."""
-    changed = [list(row) for row in rows]
+    parts: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    sequences, types = parts[sequence], parts[type]
     for column, index in columns.items():
-        label = TEXTS[column]
-        for row in changed:
-            if value := row[index]:
-                row[index] = coder.decode(value, label, (row[sequence], row[type]))
-    return changed
+        stored, label = parts[index], TEXTS[column]
+        if all(stored):
+            parts[index] = coder.decode_all(stored, label, sequences, types)
+        elif any(stored):
+            some, *places = (list(compress(each, stored)) for each in (stored, sequences, types))
+            texts = iter(coder.decode_all(some, label, *places))
+            parts[index] = [each and next(texts) for each in stored]
+    return list(zip(*parts, strict=True))

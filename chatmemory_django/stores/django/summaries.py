@@ -32,7 +32,7 @@ class Summarizing:
     def __init__(self, pending: Pending, summary: SystemMessage, window: Window) -> None:
         self._pending = pending
         self._summary = summary
-        self._window = window
+        self._window = window.without_clearing()
         self._row = new_row(NewMessage(summary, {"through": pending.keys[-1]}))
         self._cost = window.cost(summary) if window.is_additive else None
         self._counted: Counted = {}
@@ -122,4 +122,6 @@ def _entries(snapshot: Snapshot, behind: int, window: Window) -> Iterator[Entry]
 
 def _page(snapshot: Snapshot, behind: int, window: Window) -> Sequence[Row]:
     rows = in_window(uncovered(snapshot, behind), window.counter)
-    return list(map(Row._make, rows.values_list(*Row._fields)[:PAGE]))
+    found = map(Row._make, rows.values_list(*Row._fields)[:PAGE])
+    # What was cleared is summarized whole.
+    return [row._replace(tokens=None, is_cleared=False) if row.is_cleared else row for row in found]

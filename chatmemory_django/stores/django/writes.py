@@ -379,6 +379,8 @@ class Write:
             messages.filter(sequence=sequence).update(metadata=metadata)
         if change.completes:
             messages.filter(sequence__in=change.completes, is_complete=False).update(is_complete=True)
+        for batch in in_parts(change.cleared, MAX_ROWS):
+            messages.filter(sequence__in=batch).update(is_cleared=True, token_count=None, counted_by="")
         write_counts(messages, change.counts, after.counted_by)
 
     def _announce(self, change: Change, rows: Sequence[NewRow]) -> None:
@@ -487,6 +489,7 @@ _EMPTY: dict[str, Any] = {
     "on_path": False,
     "parent_sequence": None,
     "cleared_before": None,
+    "is_cleared": False,
 }
 """All columns of a removed message except its sequence, its type and its client message id: it is not added again."""
 

@@ -162,7 +162,7 @@ export class Conversation {
     }
 
     async clear() {
-        await this.#change("memory/", {method: "DELETE"}, text("cleared"));
+        await this.#change("memory/", {method: "DELETE"}, text("memory_cleared"));
     }
 
     stop() {

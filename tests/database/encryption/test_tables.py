@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -30,8 +31,15 @@ from chatmemory_django.contrib.encryption.models import OwnerKey
 from chatmemory_django.contrib.encryption.values import EncryptionError, MissingKeyError
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import Address, EncryptedError
-from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import (
+    AiMessage,
+    SystemMessage,
+    ToolExecutionRequest,
+    ToolExecutionResultMessage,
+    UserMessage,
+)
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.columns import to_message
 from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
 from chatmemory_django.operations.one_by_one import in_lock
 from chatmemory_django.provider import get_chat_memory
@@ -348,6 +356,42 @@ class TestRefused:
     def test_a_lookup_of_what_the_database_cannot_know(self, site, lookup):
         with pytest.raises(FieldError, match=r"chatmemory\.message\.\w+ is encrypted"):
             list(Message.objects.filter(**{lookup: SECRET}))
+
+
+class TestMany:
+    """A read decrypts all of a column at once, if all of it is as it is written now."""
+
+    def test_plain_texts_values_of_two_keys_payloads_and_empty_texts_are_read_together(self, site, ann):
+        call = AiMessage("", tool_execution_requests=(ToolExecutionRequest(id="1", name="weather", arguments="{}"),))
+        result = ToolExecutionResultMessage("1", "weather", "Rain.")
+        messages = [QUESTION, call, result, ANSWER, UserMessage("In the clear."), ANSWER]
+        begin("a", ann, *messages[:3])
+        assert read("a") == messages[:3]
+        site("new", "old")
+        get_chat_memory("a").add(*messages[3:])
+        sql("UPDATE chatmemory_message SET text = 'In the clear.' WHERE sequence = 5")
+
+        assert read("a") == messages
+        assert [to_message(*row[1:4]) for row in get_chat_memory("a").store.read_history("a")] == messages[::-1]
+
+    def test_nothing_is_called_for_each_of_them(self, site, ann):
+        def calls() -> int:
+            """How many functions of this app are called in a read."""
+            names: list[str] = []
+            sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_filename) if event == "call" else None)
+            try:
+                memory.messages()
+            finally:
+                sys.setprofile(None)
+            return sum("/contrib/encryption/" in name for name in names)
+
+        begin("a", ann)
+        memory = get_chat_memory("a")
+        read("a")
+        of_two = calls()
+        memory.add(*(QUESTION, ANSWER) * 4)
+
+        assert 0 < of_two == calls()
 
 
 class TestRotation:
