@@ -19,6 +19,9 @@ from chatmemory_django.tokens import OpenAiTokenCountEstimator
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
+_MARK = {"evict_to", "idle"}
+"""The options of a memory that are for its limit."""
+
 MESSAGE_WINDOW = "chatmemory_django.memory.MessageWindowChatMemory"
 TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  # not a password
 
@@ -102,13 +105,13 @@ class MemoryConfiguration(NamedTuple):
         if limit is None:
             return self
         if name in self.options and not (is_only_read and "summarize" in self.options):
-            return self.with_options({name: limit, "evict_to": None} if "evict_to" in self.options else {name: limit})
+            return self.with_options({name: limit, **{each: None for each in _MARK if each in self.options}})
         if "summarize" in self.options and not is_only_read:
             raise ValueError(
                 f"{name} cannot limit the memory of CHATMEMORY['MEMORY'], a {self.path.rpartition('.')[2]}, which is "
                 "limited by max_tokens; pass that, or create a memory of another class."
             )
-        kept = MemoryOptions.__annotations__.keys() - {"evict_to"}
+        kept = MemoryOptions.__annotations__.keys() - _MARK
         options = {key: value for key, value in self.options.items() if key in kept}
         if max_tokens is None:
             return self._replace(path=MESSAGE_WINDOW, options={**options, name: limit})

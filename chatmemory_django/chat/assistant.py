@@ -8,8 +8,9 @@ docs/answers.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import uuid4
@@ -24,11 +25,14 @@ except ImportError as exc:
 
 from django.template import Context, Template
 from django.utils.functional import Promise
+from django.utils.timezone import get_default_timezone
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.beginning import Beginning
 from chatmemory_django.chat.answers.context import Checked, ContextFunction, checked, labels_function
+from chatmemory_django.chat.answers.days import check_dates
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
+from chatmemory_django.chat.answers.guarded import MAX_HELD, Guards
 from chatmemory_django.chat.answers.observed import aobserved, observed
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.returns import Text, Typed
@@ -41,6 +45,7 @@ from chatmemory_django.chat.approvals.approving import May, may_decide
 from chatmemory_django.chat.approvals.resuming import Resumed, check_resume, django_store
 from chatmemory_django.chat.costs.labels import MAX_LABEL_LENGTH, checked_labels
 from chatmemory_django.chat.costs.ledger import Ledger
+from chatmemory_django.chat.guards import Guard, GuardFunction, GuardRefusedError, Retry
 from chatmemory_django.chat.model import (
     BrokenStreamError,
     ChatEvent,
@@ -54,7 +59,7 @@ from chatmemory_django.chat.outgoing import with_changes
 from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.started import StartedRun, StartOptions, start
-from chatmemory_django.chat.tools import Tool, calls_to_ask_for, to_tools
+from chatmemory_django.chat.tools import Tool, Tools, calls_to_ask_for, to_tools
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.threads import in_thread
@@ -105,7 +110,8 @@ class Assistant:
     to either. *system_message* is a text, a Django ``Template`` that is rendered with ``memory_id``, ``owner`` and
     ``request``, or a function with any of the parameters ``memory_id``, ``owner``, ``request`` and ``question``.
     *context* is a function with such parameters, or several: what they return is sent in front of the question, and
-    never stored. *tools* are functions that the model can call. Each answer calls the model at most *max_rounds* times.
+    never stored. *tools* are functions that the model can call, or a function with such parameters that returns those
+    for an answer, when it begins and when it goes on. Each answer calls the model at most *max_rounds* times.
     The model is sent at most *max_result_tokens* of each result: by default a quarter of a window of tokens, and all of
     it in a window of messages; the row has all of it.
 
@@ -123,6 +129,12 @@ class Assistant:
     ``assistant`` is by default the name in the settings, for an answer over HTTP, or *name*. *reserves* is what a call
     of the model uses at most, for budgets: by default as many tokens as the memory's window has, or 8,000 in a window
     of messages, and 4,000 of output.
+
+    *input_guards* see each question before anything is stored of it, *output_guards* each response of the model before
+    anything of it is shown or stored; see ``chat.guards``.
+
+    With *dates*, the model is sent on which day each message of a user was written: one line in front of the first
+    message of a day, which is not stored. Days begin in the site's ``TIME_ZONE`` or, if *dates* is a time zone, there.
 
     ``chat``, ``stream``, ``achat`` and ``astream`` take these options: *owner*, the user who owns the conversation,
     which no other user can access; *request*, which is passed to tools and functions; *client_message_id*, which
@@ -142,6 +154,7 @@ class Assistant:
     Raises:
         ChatModelError: The model gave no answer; ``BudgetExceededError``: a budget is used up;
             ``InvalidRequestError``: the model's server has rejected the question, which later requests leave out.
+        GuardRefusedError: A guard has refused the question, of which nothing is stored, or the answer.
         QuestionTooLongError: The question does not fit in the memory's window; nothing is stored.
         UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
@@ -161,7 +174,7 @@ class Assistant:
         memory_options: Mapping[str, Any] | None = None,
         system_message: str | Template | ContextFunction | None = None,
         context: ContextFunction | Sequence[ContextFunction] = (),
-        tools: Sequence[Callable[..., Any] | Tool] = (),
+        tools: Tools | Callable[..., Tools | Awaitable[Tools]] = (),
         max_rounds: int = 8,
         max_result_tokens: int | None = None,
         persist: Persist = "late",
@@ -171,6 +184,9 @@ class Assistant:
         name: str | None = None,
         labels: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
         reserves: TokenUsage | None = None,
+        dates: bool | tzinfo = False,
+        input_guards: Sequence[Guard | GuardFunction] = (),
+        output_guards: Sequence[Guard | GuardFunction] = (),
     ) -> None:
         for name_of, number in (("max_rounds", max_rounds), ("max_result_tokens", max_result_tokens)):
             if (type(number) is not int or number < 1) and not (number is None and name_of != "max_rounds"):
@@ -183,6 +199,8 @@ class Assistant:
         tokens = (0,) if reserves is None else (reserves.input, reserves.output)
         if any(type(each) is not int or not 0 <= each < 2**31 for each in tokens if each is not None):
             raise ValueError(f"reserves must have whole numbers of tokens, of at least 0, not {reserves!r}.")
+        if not isinstance(dates, bool | tzinfo):
+            raise TypeError(f"dates must be True, False or a time zone, like ZoneInfo('Europe/Berlin'), not {dates!r}.")
         self.model = model
         self.memory = memory
         self.memory_options = dict(memory_options or {})
@@ -191,7 +209,9 @@ class Assistant:
         self._text = system_message if isinstance(system_message, str) else None
         functions = context if isinstance(context, Sequence) else [context]
         self._context = [checked(each, "context") for each in functions]
-        self.tools = to_tools(tools)
+        self._tools_of = Checked(tools, "tools") if callable(tools) else None
+        self.tools = {} if callable(tools) else to_tools(tools)
+        """The tools by name; none if a function returns those for each answer."""
         self._specifications = [tool.specification for tool in self.tools.values()]
         self._counts: dict[str, int] = {}
         self.max_rounds = max_rounds
@@ -203,11 +223,13 @@ class Assistant:
         self.name = name
         self._own_labels = labels_function(labels) if callable(labels) else checked_labels(labels or {})
         self.reserves = reserves
-
-    @property
-    def functions(self) -> Sequence[Checked]:
-        """The functions that make texts for an answer: the system message, and its context."""
-        return [*self._system, *self._context]
+        self.dates = dates
+        self._input_guards = Guards(input_guards, "input_guards")
+        self._output_guards = Guards(output_guards, "output_guards", "answer")
+        made = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
+        self._has_to_make = bool(made)
+        self.functions = [*made, *self._output_guards.functions]
+        """The functions of the site that whichever process calls that answers, beside the tools."""
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
@@ -248,7 +270,8 @@ class Assistant:
         """
         Return what ``ChatMemory.explain`` returns, with the ``changes`` that make each message fit for the vendor.
 
-        They are those of the next question, a text. Each is a ``chat.outgoing.Change``.
+        They are those of the next question, a text. Each is a ``chat.outgoing.Change``. Tools that a function returns
+        are not known, and do not count.
         """
         memory = self.chat_memory(memory_id, owner)
         memory.reserved_tokens = self._reserved_tokens(memory.window())
@@ -448,7 +471,7 @@ class Assistant:
 
         Calls of tools are stored before they run, and each result when it ends. The caller stores what it ends with.
         """
-        values = self._values(memory_id, options)
+        values, tools = self._values(memory_id, options), self.tools
         for event in exchange.again():
             yield event
         if exchange.is_complete:
@@ -457,10 +480,13 @@ class Assistant:
             asked = {**values, "question": exchange.asked}
             system = await way.text(self._system, asked) if self._system else self._text
             context = await way.text(self._context, asked) if self._context else None
+            if self._tools_of is not None:
+                tools = self._as_tools(await way.value(self._tools_of, asked))
+                await way.stored(self._equip, exchange, tools)
             await way.stored(exchange.open, system, context)
-        may_wait = any(tool.may_wait for tool in self.tools.values())
+        may_wait = _may_wait(tools)
         if exchange.resumed is not None:
-            async with aclosing(self._decided(exchange, exchange.resumed, way, values)) as results:
+            async with aclosing(self._decided(exchange, exchange.resumed, way, tools, values)) as results:
                 async for result in results:
                     await way.stored(exchange.store_result, result)
                     yield result
@@ -472,31 +498,60 @@ class Assistant:
                             event = exchange.noted(event)
                             if may_wait and isinstance(event, ChatResponse) and exchange.calls:
                                 event = await way.stored(exchange.named_apart, event)
-                            yield event
-                    if exchange.response is None:  # a model of the site; asked again, it might never end
+                            if not self._output_guards:
+                                yield event
+                            elif exchange.hold_back(event) > MAX_HELD:
+                                break
+                    # A model of the site has ended without; asked again, it might never end.
+                    if exchange.response is None and exchange.held_back <= MAX_HELD:
                         raise BrokenStreamError("The model has ended without a ChatResponse.")
+                if self._output_guards and not await self._guarded(exchange, way, values):
+                    continue
             except InvalidRequestError as exc:
                 await way.stored(exchange.reject, exc)
                 raise
+            for event in exchange.let_go():
+                yield event
             if not exchange.calls:
                 continue
             if may_wait:
-                exchange.hold(await way.called(calls_to_ask_for, self.tools, exchange.calls, values))
+                exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
             await way.stored(exchange.store_calls)
-            async with aclosing(way.results(exchange, self.tools, exchange.runnable, values)) as results:
+            async with aclosing(way.results(exchange, tools, exchange.runnable, values)) as results:
                 async for result in results:
                     await way.stored(exchange.store_result, result)
                     yield result
 
+    async def _guarded(self, exchange: Exchange, way: Way, values: Mapping[str, Any]) -> bool:
+        """Return whether the response is let pass, as the guards have left it; if not, the model is asked once more."""
+        response = exchange.response
+        if response is None:
+            raise GuardRefusedError(f"An answer of more than {MAX_HELD} characters is not held back for guards.")
+        message = response.ai_message
+        if not (message.text or message.thinking):
+            return True
+        guarded = await way.called(self._output_guards.answer, message, {**values, "question": exchange.asked})
+        if not isinstance(guarded, Retry):
+            exchange.let_pass(guarded)
+            return True
+        if not exchange.retry(guarded.note):
+            raise GuardRefusedError("The guards wanted another answer more often than the model is asked.")
+        return False
+
     async def _decided(
-        self, exchange: Exchange, resumed: Resumed, way: Way, values: Mapping[str, Any]
+        self,
+        exchange: Exchange,
+        resumed: Resumed,
+        way: Way,
+        tools: Mapping[str, Tool],
+        values: Mapping[str, Any],
     ) -> AsyncGenerator[ToolExecutionResultMessage, None]:
         """Yield the results of the calls that were decided, which the caller stores."""
         is_going_on = True
         while is_going_on:
             for result in resumed.ended:
                 yield result
-            async with aclosing(way.results(exchange, self.tools, resumed.calls, values)) as results:
+            async with aclosing(way.results(exchange, tools, resumed.calls, values)) as results:
                 async for result in results:
                     yield result
             is_going_on = await way.stored(exchange.settle, resumed)
@@ -521,12 +576,12 @@ class Assistant:
         """
         Return the exchange, before the model or any function of the site is called.
 
-        It is open unless the system message has to be made. It is all one step: an async caller then switches threads
-        only once. *may* is whether who asks may decide on calls that wait, by default whether the owner may. *shown* is
-        what a page shows before the message, the nearest first; *greeting*, what the assistant has written there before
-        anybody asked it anything. A ``Question`` as the *message* has its place in the conversation already. If it
-        *only_asks*, the question is stored, and nothing else is done: another process answers, and makes the system
-        message.
+        It is open unless the system message, the context or the tools have to be made. It is all one step: an async
+        caller then switches threads only once. *may* is whether who asks may decide on calls that wait, by default
+        whether the owner may. *shown* is what a page shows before the message, the nearest first; *greeting*, what the
+        assistant has written there before anybody asked it anything. A ``Question`` as the *message* has its place in
+        the conversation already. If it *only_asks*, the question is stored, and nothing else is done: another process
+        answers, and makes the system message.
 
         Raises:
             UnknownQuestionError: By *shown*, the message does not belong in the conversation; nothing is stored.
@@ -535,12 +590,16 @@ class Assistant:
         memory = self.chat_memory(memory_id, options.get("owner"))
         observing.note("identified", memory_id=memory.id, owner=options.get("owner"))
         memory.labels = self._labels(memory_id, options)
-        if any(tool.may_wait for tool in self.tools.values()):
+        if _may_wait(self.tools):
             django_store(memory)
+        if self.dates is not False:
+            check_dates(memory)
         lease.check(memory)
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         try:
+            if self._input_guards and isinstance(message, str | UserMessage):
+                message = self._input_guards.question(message, self._values(memory_id, options))
             ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
             make = partial(
                 Exchange,
@@ -555,14 +614,15 @@ class Assistant:
                 response_format=answer.response_format,
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
+                dates_in=get_default_timezone() if self.dates is True else self.dates or None,
             )
             named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
             beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))
-            exchange = beginning.begun(message, has_tools=bool(self.tools), only_asks=only_asks)
+            exchange = beginning.begun(message, has_tools=bool(self.tools or self._tools_of), only_asks=only_asks)
             if only_asks:
                 opens = exchange.question.stored is None
             else:
-                opens = not (exchange.is_open or exchange.was_stored or self._system or self._context)
+                opens = not (exchange.is_open or exchange.was_stored or self._has_to_make)
             if opens:
                 exchange.open(self._text)
         except BaseException:
@@ -590,6 +650,20 @@ class Assistant:
             self._counts[window.counter] = specification_tokens(self._specifications, None, window)
         return self._counts[window.counter]
 
+    def _as_tools(self, returned: object) -> dict[str, Tool]:
+        """Return what the function that is given as *tools* has *returned* as tools by name."""
+        if not isinstance(returned, Sequence) or isinstance(returned, str):
+            name = "" if self._tools_of is None else self._tools_of.name
+            raise TypeError(f"tools: {name} returned {type(returned).__name__}; it must return a list of tools.")
+        return to_tools(returned)
+
+    def _equip(self, exchange: Exchange, tools: Mapping[str, Tool]) -> None:
+        """Give *exchange*, which is not open yet, the *tools* that were made for it."""
+        if _may_wait(tools):
+            django_store(exchange.memory)
+        specifications = [tool.specification for tool in tools.values()]
+        exchange.use_tools(specifications, specification_tokens(specifications, None, exchange.memory.window()))
+
     def _values(self, memory_id: object, options: ChatOptions) -> Mapping[str, Any]:
         """Return the values for tools, and for functions that make a text."""
         return {"memory_id": memory_id, "owner": options.get("owner"), "request": options.get("request")}
@@ -610,6 +684,11 @@ class Assistant:
     def _keeps_part(self, options: ChatOptions) -> bool:
         keeps = options.get("keep_partial", self.keep_partial)
         return keeps() if callable(keeps) else keeps
+
+
+def _may_wait(tools: Mapping[str, Tool]) -> bool:
+    """Return whether an answer may wait for an approval, or for an output, of a call of *tools*."""
+    return any(tool.may_wait for tool in tools.values())
 
 
 def _texts(system_message: object) -> list[Checked]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NoReturn, TypeGuard, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
 
 import pydantic
 from asgiref.sync import async_to_sync
@@ -256,7 +256,11 @@ class Tool:
             ) from None
 
 
-def to_tools(functions: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
+Tools: TypeAlias = Sequence[Callable[..., Any] | Tool]
+"""Tools, and functions of which tools are made."""
+
+
+def to_tools(functions: Tools) -> dict[str, Tool]:
     """Return *functions* as tools by name; raise ``ValueError`` if two have the same name."""
     tools: dict[str, Tool] = {}
     for each in functions:

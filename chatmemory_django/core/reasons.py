@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -164,7 +165,8 @@ class Remembered(Generic[StoredT]):
     A memory as *reader* reads it: what the LLM is sent of it and, on request, why.
 
     That is what ``ChatMemory.messages`` returns: the *rows* of the memory, in its order, trimmed by the window, then
-    ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation.
+    ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation; *pause* is how long
+    nothing was written to it.
 
     If the window has outgrown *evicted*, *before* is called with the last message that the summary covers and a number
     of messages to read at a time; it returns the messages that may come back, from the newest to the oldest.
@@ -180,8 +182,9 @@ class Remembered(Generic[StoredT]):
         forgotten_through: int = 0,
         evicted: Evicted | None = None,
         before: Callable[[int, int], Iterable[StoredT]] | None = None,
+        pause: timedelta = timedelta(0),
     ) -> None:
-        self._window = window = reader.window()
+        self._window = window = reader.window().after(pause)
         self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
         self._memory = [Measured.of(row, window) for row in rows]
         self._returned: set[int] = set()

@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from datetime import timedelta
 from typing import Protocol, Self
 
 import msgspec
@@ -42,6 +43,9 @@ class Window:
     that fits. So the beginning of what is sent stays the same until the limit is reached again, and a vendor's prompt
     cache holds. Without it, as in LangChain4j, no more is evicted than must be.
 
+    With *idle*, a memory is evicted down to the mark as well when it goes on after a longer pause than that, see
+    ``after``: by then, no cache knows its beginning any more.
+
     A window is additive if the total of a list is ``overhead`` plus the costs of its messages, so that costs can be
     stored and added up. ``counter`` is stored with them, as the name of what counted; it is empty if costs cannot be
     stored, and for a window of messages, which needs none.
@@ -63,7 +67,11 @@ class Window:
         refills: bool = False,
         reserved: int = 0,
         clears: ClearToolResults | None = None,
+        idle: timedelta | None = None,
     ) -> None:
+        self.idle = idle
+        self.is_cold = False
+        """Whether the memory is first evicted down to the mark, whatever its limit."""
         self.reserved = min(reserved, (limit if evict_to is None else evict_to) - 1)
         self.limit = limit - self.reserved
         self.evict_to = None if evict_to is None else evict_to - self.reserved
@@ -90,6 +98,22 @@ class Window:
         window = copy(self)
         window.clears = None
         return window
+
+    def after(self, pause: timedelta) -> Window:
+        """Return the window for what comes after such a *pause*."""
+        if self.idle is None or pause <= self.idle:
+            return self
+        cold = copy(self)
+        cold.is_cold = True
+        return cold
+
+    def at_once(self) -> Window:
+        """Return the window for what goes on, however long the pause was."""
+        if self.idle is None:
+            return self
+        warm = copy(self)
+        warm.idle = None
+        return warm
 
     @property
     def evicted_limit(self) -> int:
@@ -118,7 +142,7 @@ class Window:
         self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
     ) -> list[ChatMessage]:
         """Return a new list of those of *messages* that fit; see ``trimmed``."""
-        if costs is not None and self.overhead + sum(costs) <= self.limit:
+        if costs is not None and not self.is_cold and self.overhead + sum(costs) <= self.limit:
             return list(messages)
         return self.trimmed(messages, costs, summary=summary).messages()
 
@@ -191,6 +215,7 @@ class Eviction:
         self.pinned = pinned
         self.summary = summary
         self.total = total
+        self._is_cold = window.is_cold
         self.next_key = next_key
         self.keeps_from = sys.maxsize if keeps_from is None else keeps_from
         self.is_limited = False
@@ -342,7 +367,8 @@ class Eviction:
     def trim(self) -> None:
         """Evict messages at the front, except a system message at index 0, if the memory exceeds its limit."""
         total = self.window.total(self.messages()) if self.total is None else self.total
-        if total > self.window.limit:
+        is_cold, self._is_cold = self._is_cold, False
+        if total > self.window.limit or (is_cold and total > (self.window.evict_to or total)):
             self._make_room(total)
         self._pin_leading()
 
@@ -352,7 +378,7 @@ class Eviction:
         if self.window.clears is not None:
             freed = self._clear_results(self.window.clears)
             total -= freed
-            if self.window.clears.is_enough(freed) and total <= limit:
+            if self.window.clears.is_enough(freed) and total <= limit and not self.window.is_cold:
                 low = None
         is_over = total > limit or (low is not None and total > low)
         self.is_limited |= self.keeps_from != NOTHING_LEAVES and is_over

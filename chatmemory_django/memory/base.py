@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from chatmemory_django import observing
@@ -39,6 +40,7 @@ class MemoryOptions(TypedDict, total=False):
     id: object
     store: ChatMemoryStore | SimpleChatMemoryStore | None
     evict_to: Limit | None
+    idle: timedelta | None
     always_keep_system_message_first: bool
     start_on_user: bool
     repair_tools: bool
@@ -52,7 +54,9 @@ class ChatMemory(ABC):
 
     *id* names the memory in its *store*; without a store, the memory exists only in this object. With *evict_to*, a
     memory that exceeds its limit is evicted down to that lower mark, which is of the limit's unit: what is sent then
-    begins with the same messages for many turns, as prompt caches need. The newest message stays. Two options change
+    begins with the same messages for many turns, as prompt caches need. The newest message stays. After a pause longer
+    than *idle*, when no cache has it any more, it is evicted down to the mark at once, if the store knows its last
+    activity, as that in Django's database does. Two options change
     what ``messages`` returns, but never what is stored: with *start_on_user* it begins at a user message, system
     messages aside; with *repair_tools* it omits tool calls without a result and results without a call.
 
@@ -72,6 +76,7 @@ class ChatMemory(ABC):
         id: object = "default",
         store: ChatMemoryStore | SimpleChatMemoryStore | None = None,
         evict_to: Limit | None = None,
+        idle: timedelta | None = None,
         always_keep_system_message_first: bool = False,
         start_on_user: bool = False,
         repair_tools: bool = False,
@@ -81,6 +86,7 @@ class ChatMemory(ABC):
         memory_key(id)
         self.id = id
         self.evict_to = evict_to
+        self.idle = idle
         self.always_keep_system_message_first = always_keep_system_message_first
         self.start_on_user = start_on_user
         self.repair_tools = repair_tools
@@ -184,11 +190,12 @@ class ChatMemory(ABC):
         Return a turn with the LLM, for ``with`` or ``async with``: one read, and one write if the block succeeds.
 
         With "early", user messages are stored at once and marked as incomplete until the turn ends; ``Turn.save``
-        stores more of it. Nothing is evicted before the end: then, as by one ``add`` of the whole turn. With *after*,
-        the turn begins as if the memory had been rewound to that message, and rewinds it when it ends: to regenerate an
-        answer, pass the user's message; to edit the user's message, pass the one before it. If the turn fails, the
-        conversation is unchanged, and what an early turn has stored remains as a separate branch; without a history, an
-        early turn with *after* is stored late. *begun* is what is stored of a turn that goes on.
+        stores more of it. Nothing is evicted before the end: then, as by one ``add`` of the whole turn; except that its
+        first write after a pause of *idle* evicts down to the mark. With *after*, the turn begins as if the memory had
+        been rewound to that message, and rewinds it when it ends: to regenerate an answer, pass the user's message; to
+        edit the user's message, pass the one before it. If the turn fails, the conversation is unchanged, and what an
+        early turn has stored remains as a separate branch; without a history, an early turn with *after* is stored
+        late. *begun* is what is stored of a turn that goes on.
         """
         return Turn(self, persist, after=after, begun=begun)
 
@@ -330,9 +337,11 @@ class ChatMemory(ABC):
         evict_to = None if self.evict_to is None else self._limit("evict_to", self.evict_to)
         if evict_to is not None and evict_to >= most:
             raise ValueError(f"evict_to must be less than {name}, which is {most}, not {evict_to}.")
+        if self.idle is not None and (not isinstance(self.idle, timedelta) or evict_to is None):
+            raise ValueError(f"idle must be a timedelta, beside evict_to, or None, not {self.idle!r}.")
         reserved = 0 if estimator is None else self.reserved_tokens
-        first, clears = self.always_keep_system_message_first, self.clear_tool_results
-        options = most, estimator, evict_to, first, self.refill is True, reserved, clears
+        first, clears, refills = self.always_keep_system_message_first, self.clear_tool_results, self.refill is True
+        options = most, estimator, evict_to, first, refills, reserved, clears, self.idle
         if self._made is None or self._made[0] != options:  # a turn asks several times, and few limits change
             self._made = (
                 options,
@@ -341,9 +350,10 @@ class ChatMemory(ABC):
                     estimator,
                     evict_to=evict_to,
                     always_keep_system_message_first=first,
-                    refills=self.refill is True,
+                    refills=refills,
                     reserved=reserved,
                     clears=clears,
+                    idle=self.idle,
                 ),
             )
         return self._made[1]

@@ -95,6 +95,8 @@ class Turn:
     def begin(self) -> Self:
         """Read the memory, as ``with`` does when it is entered; ``end`` is the counterpart."""
         memory, window = self._memory, self._memory.window()
+        if self._stored:  # what it has stored stays
+            window = window.at_once()
         self._seen, self._conversation, self.seen_fence = (
             memory.store.read_memory(memory.id, window)
             if self.earlier is None

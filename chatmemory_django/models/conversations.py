@@ -558,6 +558,7 @@ class Conversation(models.Model):
             summary=self.summary_sequence,
             forgotten_through=self.forgotten_through,
             evicted=self,
+            pause=timezone.now() - self.updated_at,
             before=partial(self._before_memory, shown),
         )
 

@@ -13,6 +13,7 @@ from django.db.models import Q
 
 from chatmemory_django import observing
 from chatmemory_django.core.excerpts import MAX_SNIPPET, Snippet
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.weighing import Key, beginning_of, only_asks, words_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
@@ -72,7 +73,7 @@ def find_messages(
     takes up to three queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
     """
     with observing.Operation("search"):
-        hits = _found(conversations, text, owner, types, match, slice(start, stop))
+        hits = _found(_messages(conversations), text, owner, types, match, slice(start, stop))
         observing.note("counted", records=len(hits))
     return [*hits.values()]
 
@@ -84,37 +85,41 @@ def find_answers(
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
     stop: int,
+    within: Q | None = None,
 ) -> list[Passage]:
     """
     Return up to *stop* messages that answer *question*, best first, for a model: it asks in sentences.
 
     First come those with all words, then those with any. A message that only asks comes after what answers it, or with
-    its answer, if that is the next message: each hit has those beside it. See ``find_messages`` for the rest.
+    its answer, if that is the next message: each hit has those beside it. All of them are *within* that condition, and
+    none was rejected by the server of a model, which would reject it again. See ``find_messages`` for the rest.
     """
+    messages = _messages(conversations).filter(within or Q())
     with observing.Operation("search"):
-        every = _found(conversations, question, owner, types, "all", slice(stop))
+        every = _found(messages, question, owner, types, "all", slice(stop))
         first = {key: hit for key, hit in every.items() if not only_asks(str(hit.snippet))}
         is_enough = len(first) == stop
-        more = {} if is_enough else _found(conversations, question, owner, types, "any", slice(2 * stop))
-        answers = _with_beside(conversations, {**first, **more, **every}, owner, types)[:stop]
+        more = {} if is_enough else _found(messages, question, owner, types, "any", slice(2 * stop))
+        accepted = messages.filter(~Q(metadata__has_key=REJECTED), conversation__owner=owner.pk, type__in=types)
+        answers = _with_beside(accepted, {**first, **more, **every})[:stop]
         observing.note("counted", records=len(answers))
     return answers
 
 
 def _found(
-    conversations: QuerySet[Conversation],
+    messages: MessageQuerySet,
     text: str,
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
     match: Match,
     part: slice,
 ) -> dict[Key, Hit]:
-    found = _messages(conversations).search(text, owner=owner, types=types, match=match)
+    found = messages.search(text, owner=owner, types=types, match=match)
     rows = list(found.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[part])
     if not rows:
         return {}
     shown = text if match == "all" else " ".join(map(beginning_of, words_of(text)))
-    snippets = Message.objects.using(conversations.db).with_keys(row.pk for row in rows).snippets(shown)
+    snippets = Message.objects.using(messages.db).with_keys(row.pk for row in rows).snippets(shown)
     return {
         row.pk: Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
         for row in rows
@@ -126,21 +131,15 @@ def _messages(conversations: QuerySet[Conversation]) -> MessageQuerySet:
     return Message.objects.using(conversations.db).filter(conversation__in=conversations.order_by().values("pk"))
 
 
-def _with_beside(
-    conversations: QuerySet[Conversation],
-    hits: dict[Key, Hit],
-    owner: AbstractBaseUser | AnonymousUser,
-    types: Collection[MessageType],
-) -> list[Passage]:
+def _with_beside(messages: MessageQuerySet, hits: dict[Key, Hit]) -> list[Passage]:
     """
-    Return *hits* with what was written beside them, in one query, without those that were removed since, and without
-    questions whose answer is a better hit.
+    Return *hits* with what was written beside them, in one query, without those that are not among *messages*, and
+    without questions whose answer is a better hit.
     """
     near = [Q(conversation=pk, sequence__range=(at - BESIDE, at + BESIDE)) for pk, at in hits]
     if not near:
         return []
-    owned = _messages(conversations).filter(reduce(or_, near), conversation__owner=owner.pk, type__in=types)
-    rows = owned.history().exclude(text="").order_by("sequence")
+    rows = messages.filter(reduce(or_, near)).history().exclude(text="").order_by("sequence")
     written: defaultdict[int, list[Nearby]] = defaultdict(list)
     for pk, *values in rows.values_list("conversation_id", "sequence", "type", beginning_of_text(MAX_SNIPPET + 1)):
         written[pk].append(Nearby(*values))

@@ -22,7 +22,10 @@ OF_ENGINES = [f"tests/database/test_{name}.py" for name in ("erasing", "operatio
 ALSO = {
     "elsewhere": ["tests/database/test_metadata.py", "tests/database/chat/runs/test_streams.py", *OF_ENGINES],
     "unknown": OF_ENGINES,  # the ORM takes a key of digits for the index of an array
-    "search": ["tests/database/contrib/search", "tests/database/test_search.py", "tests/database/test_recall.py"],
+    "search": [
+        "tests/database/contrib/search",
+        *(f"tests/database/test_{name}.py" for name in ("search", "recall", "recall_of_questions")),
+    ],
     "encryption": [
         "tests/database/encryption",
         "tests/database/test_state_machine.py",

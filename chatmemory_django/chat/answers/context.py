@@ -1,5 +1,5 @@
 """
-Functions of a site that make a text for one answer: its context, and the system message.
+Functions of a site that make something for one answer: its context, the system message, or the tools.
 
 They are called with those of ``NAMES`` that they name as parameters.
 """
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from asgiref.sync import async_to_sync
 from django.utils.functional import Promise
@@ -28,6 +28,18 @@ ContextFunction: TypeAlias = Callable[..., str | Promise | None] | Callable[...,
 """
 A function, sync or async, of parameters with any of ``NAMES``. It returns a text, or None if there is nothing to add.
 """
+
+
+class Context(str):
+    """A text of a context function; *needed* is what of it is sent if the question does not fit with all of it."""
+
+    __slots__ = ("needed",)
+    needed: str | None
+
+    def __new__(cls, text: str, *, needed: str | None = None) -> Self:
+        made = super().__new__(cls, text)
+        made.needed = needed
+        return made
 
 
 class Checked:
@@ -48,15 +60,25 @@ class Checked:
 
     @private
     def text(self, values: Mapping[str, Any]) -> str | None:
-        """Return what the function returns for *values*, awaited if need be."""
-        returned = self.call(values)
-        return self._as_text(async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned)
+        """Return the text, or None, that the function returns for *values*."""
+        return self._as_text(self.value(values))
 
     @private
     async def atext(self, values: Mapping[str, Any]) -> str | None:
-        """See ``text``. A function that is not async runs in a thread."""
+        """See ``text``."""
+        return self._as_text(await self.avalue(values))
+
+    @private
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """Return what the function returns for *values*, awaited if need be."""
+        returned = self.call(values)
+        return async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned
+
+    @private
+    async def avalue(self, values: Mapping[str, Any]) -> Any:
+        """See ``value``. A function that is not async runs in a thread."""
         returned = self.call(values) if self.is_async else await in_slow_thread(self.call, values)
-        return self._as_text(await araisable(returned) if inspect.isawaitable(returned) else returned)
+        return await araisable(returned) if inspect.isawaitable(returned) else returned
 
     @private
     def call(self, values: Mapping[str, Any]) -> Any:
@@ -64,8 +86,10 @@ class Checked:
         return self.function(**{name: values.get(name) for name in self.parameters})
 
     def _as_text(self, returned: object) -> str | None:
-        if returned is None or isinstance(returned, str | Promise):
-            return None if returned is None else str(returned)
+        if returned is None or isinstance(returned, str):
+            return returned
+        if isinstance(returned, Promise):
+            return str(returned)
         raise TypeError(f"{self.where}: {self.name} returned {type(returned).__name__}; it must return a str or None.")
 
     def _parameters(self) -> Sequence[str]:
@@ -127,16 +151,27 @@ def text_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | No
         TypeError: A function returned something else than a str or None.
 
     """
-    return _joined([function.text(values) for function in functions])
+    return joined([function.text(values) for function in functions])
 
 
 @private
 async def atext_of(functions: Iterable[Checked], values: Mapping[str, Any]) -> str | None:
     """See ``text_of``. Asynchronous functions run concurrently."""
-    return _joined(await asyncio.gather(*(function.atext(values) for function in functions)))
+    return joined(await asyncio.gather(*(function.atext(values) for function in functions)))
 
 
-def _joined(texts: Iterable[str | None]) -> str | None:
+def joined(texts: Sequence[str | None]) -> Context | None:
+    """Return *texts* as one, separated by blank lines; None if there is none that is not blank."""
+    together = _together(texts)
+    return None if together is None else Context(together, needed=_together(map(needed_of, texts)))
+
+
+def needed_of(context: str | None) -> str | None:
+    """Return what of *context* is sent if the question does not fit with all of it."""
+    return context.needed if isinstance(context, Context) else context
+
+
+def _together(texts: Iterable[str | None]) -> str | None:
     return "\n\n".join(text for text in texts if text and text.strip(BLANK)) or None
 
 

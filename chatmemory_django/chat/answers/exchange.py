@@ -7,16 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from datetime import tzinfo
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from chatmemory_django import observing
+from chatmemory_django.chat.answers.context import joined, needed_of
+from chatmemory_django.chat.answers.days import Days
+from chatmemory_django.chat.answers.guarded import MAX_RETRIES
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.rejections import Rejection, reason_of
 from chatmemory_django.chat.answers.sent import specification_tokens, thinking_tokens, to_send
 from chatmemory_django.chat.answers.stored import not_accepted, show_decided
+from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.approvals import ApprovalRequested, NotPendingError
 from chatmemory_django.chat.approvals.approving import May
 from chatmemory_django.chat.approvals.resuming import (
@@ -31,6 +37,7 @@ from chatmemory_django.chat.approvals.resuming import (
 )
 from chatmemory_django.chat.approvals.waiting import ids_beside_memory
 from chatmemory_django.chat.costs.ledger import Ledger
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -102,7 +109,7 @@ class Exchange:
         *,
         model: ChatModel,
         is_early: bool,
-        tools: Sequence[ToolSpecification],
+        tools: Sequence[ToolSpecification],  # until ``use_tools``
         max_rounds: int,
         max_result_tokens: int | None,
         response_format: ResponseFormat | None,
@@ -111,6 +118,7 @@ class Exchange:
         resumed: Resumed | None = None,
         last_results: int = 0,
         greeting: str | None = None,
+        dates_in: tzinfo | None = None,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -130,6 +138,7 @@ class Exchange:
         self._answer_id = answer_id
         self._response_format = response_format
         self._greeting = greeting
+        self._day_of = None if dates_in is None else Days(dates_in)
         self._ahead = 0
         """How many messages of the turn are in front of the question that are sent like earlier ones."""
         self._system: str | None = None
@@ -162,6 +171,10 @@ class Exchange:
         self._waiting = OpenCalls()
         self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
+        self._held_back: list[ChatEvent] = []
+        self.held_back = 0
+        """How many characters of the model's text guards have not let pass."""
+        self._retries = 0
         self._shortened: Mapping[str, Sequence[int]] = {}
         """What ``SHORTENED`` is of the model's next message."""
         self.rejected: Rejection | None = None
@@ -176,6 +189,10 @@ class Exchange:
     def _use(self, turn: Turn) -> None:
         turn.fence = self._lease.fence
         self.turn = turn
+
+    def use_tools(self, tools: Sequence[ToolSpecification], tokens: int) -> None:
+        """Let the model use *tools*, whose specifications have so many *tokens*; before the exchange is opened."""
+        self._tools, self.memory.reserved_tokens = tuple(tools), tokens
 
     def again(self) -> Iterator[AssistantEvent]:
         """Yield the events of what is stored of the answer: all, if it has ended or waits; then this is complete."""
@@ -212,9 +229,11 @@ class Exchange:
             _, self._waiting = end_waiting(self.memory, None)
             self._not_accepted = not_accepted(self.memory, self.turn)
         self._add_opening()
+        if self._day_of is not None:
+            self._day_of.read(self.memory, self.turn.unevicted()[0].entries())
         if self.resumed is not None:  # what comes next are the results of its calls
             if self.resumed.waiting is None:
-                self._context = DECIDED if context is None else f"{context}\n\n{DECIDED}"
+                self._context = joined([context, DECIDED])
             return
         self._next = self._request()
         if has_open_calls and self.question.stored is None and self.question.after is None:
@@ -279,18 +298,26 @@ class Exchange:
         self._is_first = not any(greeting != key < begun for key in texts)
         window = memory.window
         self._thinking_tokens = self._thinking_tokens or thinking_tokens(self._model, window)
-        sent = to_send(
+        send = partial(
+            to_send,
             entries,
             begun,
             window,
             summary_key=None if memory.summary is None else memory.summary.key,
-            context=self._context,
+            day_of=self._day_of,
             pending={**self._not_accepted, **self._waiting.texts(entries)},
             extra=self._thinking_tokens,
             overhead=self.memory.reserved_tokens + specification_tokens((), self._response_format, window),
             max_result_tokens=self._max_result_tokens,
             starts_on_user=self.memory.start_on_user,
         )
+        try:
+            sent = send(context=self._context)
+        except (QuestionTooLongError, AnswerTooLongError):
+            if self._context == needed_of(self._context):
+                raise
+            self._context = needed_of(self._context)
+            sent = send(context=self._context)
         self._shortened = {
             each.message.id: list(sent.shortened[each.key])
             for each in (entries if sent.shortened else ())
@@ -368,7 +395,7 @@ class Exchange:
         if error.index is not None and error.index < len(self._sequences):
             error.sequence = self._sequences[error.index]
         stored = self.question.stored
-        results = len(self.results) or self._last_results
+        results = 0 if isinstance(error, GuardRefusedError) else len(self.results) or self._last_results
         has_question = self._is_early if stored is None else not stored.question.is_complete  # not one with an answer
         has_question = has_question and not (stored is None and self.resumed is not None)  # others follow that
         if results or (has_question and not self._steps):
@@ -425,6 +452,33 @@ class Exchange:
             name = call_id(given, self._names.values(), self._steps + 1, position)
             self._names[position] = _apart(name, earlier)
         return self._names[position]
+
+    def hold_back(self, event: ChatEvent) -> int:
+        """Keep *event* until guards have seen the whole response; return how many characters are kept."""
+        self._held_back.append(event)
+        if isinstance(event, PartialText | PartialThinking):
+            self.held_back += len(event.text)
+        return self.held_back
+
+    def let_go(self) -> list[ChatEvent]:
+        """Return the events that were held back, in their order."""
+        events, self._held_back, self.held_back = self._held_back, [], 0
+        return events
+
+    def let_pass(self, message: AiMessage) -> None:
+        """Take *message*, which guards have left, as what the model has responded."""
+        if self.response is not None and message is not self.response.ai_message:
+            self.response = ChatResponse(message, self.response.metadata)
+            self._held_back = [self.response]
+
+    def retry(self, note: str) -> bool:
+        """Drop the response, to ask the model once more with *note*; return whether it may be asked."""
+        self._retries += 1
+        if self._retries > MAX_RETRIES or not self._rounds_left:
+            return False
+        self.response, self._context = None, joined([self._context, note])
+        self.let_go()
+        return True
 
     @property
     def runnable(self) -> list[ToolExecutionRequest]:
@@ -508,7 +562,7 @@ class Exchange:
 
     def _add_part(self) -> bool:
         """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
-        if self._has_part or self._has_stored_calls:
+        if self._has_part or self._has_stored_calls or self._held_back:  # what no guard has seen is not stored
             return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)

@@ -14,6 +14,7 @@ from chatmemory_django.chat.answers.shown import UnknownQuestionError
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.model import (
     ChatModelError,
     ContextLengthError,
@@ -36,6 +37,8 @@ def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int,
     *rejected* is why the model's server has rejected the question, if it has.
     """
     match error:
+        case GuardRefusedError():
+            return 422, str(error.text) or _rejection("content_filter")
         case InvalidRequestError() if rejected is not None:
             return 422, _rejection(rejected)
         case BudgetExceededError():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -35,7 +36,9 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 
-SYSTEM, RESULT = MessageType.SYSTEM, MessageType.TOOL_EXECUTION_RESULT
+SYSTEM, USER, RESULT = MessageType.SYSTEM, MessageType.USER, MessageType.TOOL_EXECUTION_RESULT
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 RESULTS_PER_WINDOW = 4
 """
@@ -51,6 +54,9 @@ CHARACTERS_PER_TOKEN = 4
 
 MAX_COUNTS = 10_000
 """How many counts a process remembers, at about 200 bytes each: the tools, and the thinking in busy conversations."""
+
+LONGEST = date(2026, 9, 30)
+"""A day with one of the longest lines."""
 
 _counts: dict[tuple[str, bytes], int] = {}
 """The tokens of a text, by the name of what counted it and the text's hash."""
@@ -68,6 +74,11 @@ class Sent(NamedTuple):
     """Of each message in the memory; a result that is made here has that of its call."""
 
 
+def day_line(day: date) -> str:
+    """Return the line that shows a model that *day* begins: always the same one, so that prompt caches know it."""
+    return f"[{day.isoformat()}, {WEEKDAYS[day.weekday()]}]"
+
+
 def to_send(
     memory: Sequence[Entry],
     begun: int,
@@ -75,6 +86,7 @@ def to_send(
     *,
     summary_key: int | None = None,
     context: str | None = None,
+    day_of: Callable[[int], date] | None = None,
     pending: Mapping[tuple[int, int], str] = MappingProxyType({}),
     extra: Callable[[ChatMessage], int] = lambda _: 0,
     overhead: int = 0,
@@ -85,10 +97,11 @@ def to_send(
     Return what to send of *memory*, whose messages from the key *begun* on, the question, are of the running answer.
 
     The last system message that is not the summary (*summary_key*) comes first. *context* is a text in front of the
-    question's contents. Every call has one result, directly behind its message and in the order of the calls; one that
-    is not stored is an error with the text that *pending* has for the key of the message and the position of the call,
-    by default ``UNKNOWN``. Results without a call are left out, and with *starts_on_user* earlier messages before the
-    first of a user.
+    question's contents. With *day_of*, which returns the day of a message by its key, the messages of a user with which
+    a day begins have a ``day_line`` in front, and so has the first one that is sent. Every call has one result,
+    directly behind its message and in the order of the calls; one that is not stored is an error with the text that
+    *pending* has for the key of the message and the position of the call, by default ``UNKNOWN``. Results without a
+    call are left out, and with *starts_on_user* earlier messages before the first of a user.
 
     Results have at most *max_result_tokens*: by default a quarter of a window of tokens, and no limit in a window of
     messages, where a token counts as four characters. Earlier messages leave by the rules of *window* to make room for
@@ -103,8 +116,12 @@ def to_send(
         AnswerTooLongError: The answer's own messages do not fit, even with all results shortened.
 
     """
+    if day_of is not None:  # the message that becomes the first one, once others have left, may need a line as well
+        overhead += _tokens(day_line(LONGEST), window)
     arranged = Arranged(SentWindow(window, extra, overhead), memory, begun, summary_key, pending)
     arranged.put_context(context)
+    if day_of is not None:
+        arranged.put_days(day_of)
     arranged.bound_results(max_result_tokens)
     left_out = 0
     if not arranged.fits:
@@ -112,6 +129,8 @@ def to_send(
         arranged.fit()
     if starts_on_user:
         arranged.start_on_user()
+    if day_of is not None:
+        arranged.put_days(day_of, only_first=True)
     parts = arranged.parts()
     return Sent([part.message for part in parts], left_out, arranged.cut(), [part.key for part in parts])
 
@@ -190,6 +209,7 @@ class Arranged:
         self.window = window
         self.begun = begun
         self.context_cost = 0
+        self._dated: set[int] = set()
         parts = window.parts(memory)
         types = {each.type for each in memory}  # most conversations have few, and then there is little to arrange
         systems = [part for part in parts if part.message.type == SYSTEM] if SYSTEM in types else []
@@ -222,6 +242,22 @@ class Arranged:
         question.message = replace(question.message, contents=(TextContent(context), *question.message.contents))
         question.cost = self.window.cost(question.message)
         self.context_cost = question.cost - without
+
+    def put_days(self, day_of: Callable[[int], date], *, only_first: bool = False) -> None:
+        """
+        Put the day in front of the contents of each user's message with which one begins; in front of the first one
+        alone if the others have theirs already.
+        """
+        before: date | None = None
+        asked = [part for part in (*self.earlier, *self.own) if part.message.type == USER and not part.is_made]
+        for part in asked[:1] if only_first else asked:
+            day = day_of(part.key)
+            if day != before and part.key not in self._dated and isinstance(part.message, UserMessage):
+                line = TextContent(day_line(day))
+                part.message = replace(part.message, contents=(line, *part.message.contents))
+                part.cost = self.window.cost(part.message)
+                self._dated.add(part.key)
+            before = day
 
     def bound_results(self, max_tokens: int | None) -> None:
         """Shorten each result that has more than *max_tokens*."""

@@ -40,6 +40,9 @@ class Way(Protocol):
     async def text(self, functions: Sequence[Checked], values: Mapping[str, Any]) -> str | None:
         """Return the text that *functions* of the site make of *values*."""
 
+    async def value(self, function: Checked, values: Mapping[str, Any]) -> Any:
+        """Return what *function* of the site makes of *values*."""
+
     def asked(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """Yield the events of the model."""
 
@@ -76,6 +79,9 @@ class InThisThread:
 
     async def text(self, functions: Sequence[Checked], values: Mapping[str, Any]) -> str | None:
         return await self.called(text_of, functions, values)
+
+    async def value(self, function: Checked, values: Mapping[str, Any]) -> Any:
+        return await self.called(function.value, values)
 
     async def asked(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         with closing(self._ask(request)) as events:
@@ -120,6 +126,9 @@ class InEventLoop:
 
     async def text(self, functions: Sequence[Checked], values: Mapping[str, Any]) -> str | None:
         return await self._deadline.of(atext_of(functions, values))
+
+    async def value(self, function: Checked, values: Mapping[str, Any]) -> Any:
+        return await self._deadline.of(function.avalue(values))
 
     async def asked(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         async with aclosing(self._ask(request)) as events:

@@ -35,6 +35,7 @@ from chatmemory_django.chat.approvals import NotPendingError
 from chatmemory_django.chat.approvals.approving import by_policy
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.http.asking import (
     Admission,
     Read,
@@ -70,7 +71,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REFUSED = (BudgetExceededError, NotPendingError, QuestionTooLongError, UnknownQuestionError, UnsupportedFileError)
+REFUSED = (
+    BudgetExceededError,
+    GuardRefusedError,
+    NotPendingError,
+    QuestionTooLongError,
+    UnknownQuestionError,
+    UnsupportedFileError,
+)
 """The errors of a question for which the model was not called, and of which nothing is stored."""
 
 View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]

@@ -99,14 +99,15 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         key = memory_key(memory_id)
 
         def read() -> list[ChatMessage]:
-            rows = (
-                self._read_filled(key, window, is_only_read=True)[1]
-                if window.refills
-                else self._read(key, window.counter)
-            )
+            present = window
+            if window.refills or window.idle is not None:
+                snapshot, rows = self._read_filled(key, window, is_only_read=True)
+                present = window if snapshot is None else snapshot.present(window)
+            else:
+                rows = self._read(key, window.counter)
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
-            return window.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
+            return present.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
 
         return _again(read)
 
@@ -125,7 +126,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         messages = messages_of(rows)
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
-        eviction = window.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
+        present = window if snapshot is None else snapshot.present(window)
+        eviction = present.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
         return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
 
     def _read_filled(
@@ -251,10 +253,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         def see(snapshot: Snapshot) -> Reading:
             if window.outgrows(snapshot.state):
                 snapshot = refill(snapshot, window, {}).snapshot
-            known = snapshot.message(after)
+            known, present = snapshot.message(after), snapshot.present(window)
             if not known.is_head:
                 return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id, snapshot.state.fence)
-            eviction, _ = read_eviction(snapshot, window, {})
+            eviction, _ = read_eviction(snapshot, present, {})
             eviction.trim()
             return Reading(eviction, snapshot.state.id, snapshot.state.fence)
 

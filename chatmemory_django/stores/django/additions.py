@@ -59,7 +59,7 @@ class Addition:
         self._is_retry = options.get("is_retry", True)
         self._phase = phase = options.get("phase")
         self._goes_on = phase in {"open", "round"}
-        self._window = window
+        self._window = self._given = window
         new = new_messages(messages)
         self._messages = [each.message for each in new]
         self._rows = [new_row(each, f"messages[{index}].") for index, each in enumerate(new)]
@@ -76,6 +76,7 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state = snapshot.state
+        self._window = self._given if self._turn else snapshot.present(self._given)
         if self._newest not in {None, snapshot.head if self._newest else None}:
             raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
@@ -119,7 +120,7 @@ class Addition:
             after, aside, answered = cleared, [each for each in aside if each > cleared.sequence], []
         held: Sequence[Entry] = ()
         if after is not None and not after.is_head:
-            relocation = relocate(snapshot, after, window, self._counted)
+            relocation = relocate(snapshot, after, self._given, self._counted)
             start = _Start(relocation.eviction, relocation.uncounted, relocation)
         elif snapshot.has_counts(window) and not aside and not self._may_clear(state):
             held = self._held(snapshot) if ends else ()
@@ -130,6 +131,8 @@ class Addition:
                 start.eviction, held = start.eviction.split(min(self._turn))
         start.aside, start.answered = aside, answered
         if self._goes_on:
+            if start.eviction.window.is_cold:
+                start.eviction.trim()
             start.eviction.keeps_from = NOTHING_LEAVES
         for entry in held:
             start.eviction.add_again(entry)

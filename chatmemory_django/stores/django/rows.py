@@ -33,6 +33,8 @@ class State(NamedTuple):
     version: int
     owner: Any
     """As the database returns it, see ``OwnerField.to_key``."""
+    updated_at: Any
+    """As the database returns it, see ``Snapshot.present``; None if it was written just now."""
     fence: int
     next_sequence: int
     total_messages: int

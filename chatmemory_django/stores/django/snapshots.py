@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
+from django.db import connections
 from django.db.models import Subquery, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
+from django.utils.timezone import is_naive, make_aware
 
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.clearing import cleared
@@ -104,7 +107,7 @@ class Snapshot:
 
     def after(self, state: State, held: Sequence[Entry] | None) -> Snapshot:
         """Return the conversation as it is after a write that only added rows, and made this *state* of it."""
-        written = Snapshot(self.key, state._replace(version=state.version + 1), self.using)
+        written = Snapshot(self.key, state._replace(version=state.version + 1, updated_at=None), self.using)
         written.held = held
         if state.window_start < self.state.window_start:
             return written  # the memory was filled again
@@ -112,6 +115,17 @@ class Snapshot:
         end = min(self.state.window_start + self.front_length, self.state.next_sequence)
         written.front_length = max(0, end - state.window_start)
         return written
+
+    def present(self, window: Window) -> Window:
+        """Return *window* as it is after the time in which nothing was written to the conversation."""
+        moment = self.state.updated_at
+        if window.idle is None or moment is None:
+            return window
+        if isinstance(moment, str):  # of JSON
+            moment = datetime.fromisoformat(moment)
+        if is_naive(moment):
+            moment = make_aware(moment, connections[self.using].timezone)
+        return window.after(datetime.now(UTC) - moment)
 
     def has_counts(self, window: Window) -> bool:
         """Return whether *window* can use the counters of the conversation, without reading its memory."""

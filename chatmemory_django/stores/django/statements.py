@@ -604,10 +604,14 @@ def move_and_insert(
     return statement.run(cursor, values) > 0
 
 
+_KEPT = State._fields.index("next_sequence")
+"""How many fields of a state a change leaves to others."""
+
+
 def _moved(change: Change, owner: object, now: datetime) -> tuple[Statement, dict[str, Any]]:
     """Return the statement that writes the conversation's row as *change* defines it, and its values."""
     # Only what changes, in few variants: psycopg remembers no statement that has more than 50 parameters.
-    columns = tuple(compress(State._fields[4:], map(ne, change.before[4:], change.after[4:])))
+    columns = tuple(compress(State._fields[_KEPT:], map(ne, change.before[_KEPT:], change.after[_KEPT:])))
     ids = {f"new_id_{index}": each for index, each in enumerate(change.client_message_ids)}
     active_at = now if change.is_activity else to_moment(EARLIEST)  # the later of this and the stored value is kept
     values = {"version": change.before.version, "owner": owner, "active_at": active_at, "now": now}

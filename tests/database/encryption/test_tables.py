@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
 
-from chatmemory_django.chat.answers.recall import tools
+from chatmemory_django.chat.answers.recall import of_question, tools
 from chatmemory_django.contrib.encryption import ciphers, encrypting, renewing
 from chatmemory_django.contrib.encryption.ciphers import for_owner, installed
 from chatmemory_django.contrib.encryption.encrypting import encrypt
@@ -739,6 +739,14 @@ class TestSearches:
         assert refused.text == "The texts of messages are encrypted, so the database cannot search them."
         quotations = [each["quotation"] for each in json.loads(was_read.text)["messages"]]
         assert quotations == [QUESTION.single_text, ANSWER.text]
+
+    def test_nothing_is_recalled_for_a_question_which_is_answered(self, site, ann, caplog):
+        begin("a", ann, QUESTION, ANSWER)
+
+        recalled = of_question()(memory_id="b", owner=ann, question=QUESTION)
+
+        assert recalled is None
+        assert "Nothing was recalled for a question in 'b': EncryptedError." in caplog.text
 
     def test_in_one_conversation_the_messages_are_looked_through(self, api):
         found = [

@@ -159,20 +159,29 @@ needing = Assistant(
 )
 
 
+def tools_of_request(owner, request):
+    return []
+
+
+equipping = Assistant(ScriptedModel("Yes."), tools=tools_of_request)
+
+
 def assistant_without(request=None, asked=None) -> Assistant:
     return assistant
 
 
 def test_W035_names_the_functions_that_have_no_request_in_a_worker(settings):
-    assistants = {"needing": f"{__name__}.needing", "free": f"{__name__}.assistant_without", "of": assistant_for}
+    free, equipping = f"{__name__}.assistant_without", f"{__name__}.equipping"
+    assistants = {"needing": f"{__name__}.needing", "free": free, "of": assistant_for, "equipping": equipping}
     settings.CHATMEMORY = {"CHAT": {"RUNS": "worker", "ASSISTANT": f"{__name__}.assistant", "ASSISTANTS": assistants}}
 
-    [first, second] = check_chat()
+    [first, second, third] = check_chat()
 
-    assert {first.id, second.id} == {"chatmemory.W035"}
+    assert {first.id, second.id, third.id} == {"chatmemory.W035"}
     assert "['needing']" in first.msg
     assert first.msg.endswith("default: system_of_request, context_of_request, tool_of_request.")
     assert second.msg.endswith("default: assistant_for.")
+    assert third.msg.endswith("default: tools_of_request.")
 
 
 @pytest.mark.parametrize("left", [None, "STOP", 5, ["stop"]])

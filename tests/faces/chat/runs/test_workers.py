@@ -16,12 +16,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
-from django.utils import translation
+from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
 from chatmemory_django.chat import orders
 from chatmemory_django.chat import started as started_module
 from chatmemory_django.chat import worker as worker_module
+from chatmemory_django.chat.answers.recall import of_question
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, Resume
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_waiting
@@ -37,8 +38,10 @@ from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.worker import Worker
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.management.commands import run_chatmemory
+from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.signals import answer_waits
 from chatmemory_django.stores.base import BusyError
 from tests.asgi import run
@@ -136,6 +139,38 @@ class TestAsked:
         assert [each.type for each in sent] == ["SYSTEM", "USER"]
         assert text_of(run(with_worker(client.say("And now?")))) == "Hello."
         assert [each.type for each in client.model.sent[1]] == ["SYSTEM", "USER", "AI", "USER"]
+
+    def test_the_worker_makes_the_tools_recalls_and_shows_the_days(self, chat, ann):
+        def look() -> str:
+            """Look."""
+            return "nothing"
+
+        get_chat_memory("old", owner=ann).add(UserMessage("I am allergic to hazelnuts"))
+        client = chat("Yes.", tools=lambda owner: [look], context=of_question(), dates=True)
+
+        assert text_of(run(with_worker(client.say("Are there hazelnuts?")))) == "Yes."
+
+        [request] = client.model.requests
+        day, quoted, question = (each.text for each in request.messages[0].contents)
+        assert [tool.name for tool in request.tools] == ["look"]
+        assert day.startswith("[20")
+        assert "allergic" in quoted
+        assert question == "Are there hazelnuts?"
+
+    def test_after_a_pause_the_worker_sends_what_is_sent_later(self, chat):
+        options = {"max_messages": 20, "evict_to": 4, "idle": timedelta(minutes=5)}
+        client = chat("Yes.", memory=MessageWindowChatMemory, memory_options=options)
+        for number in range(4):
+            run(with_worker(client.say(f"Question {number}")))
+        Conversation.objects.update(updated_at=timezone.now() - timedelta(minutes=6))
+
+        for number in range(4, 6):
+            run(with_worker(client.say(f"Question {number}")))
+
+        before, first, second = client.model.sent[-3:]
+        assert len(before) == 7
+        assert [each.single_text for each in first[::2]] == ["Question 2", "Question 3", "Question 4"]
+        assert second[: len(first)] == first
 
     def test_a_function_that_returns_the_assistant_is_given_what_was_asked(self, chat, settings, ann):
         client, given = chat("Hello."), []

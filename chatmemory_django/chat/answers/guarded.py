@@ -1,0 +1,95 @@
+"""What the guards of an assistant let pass: in their order, each sees what the one before has left."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from msgspec.structs import replace
+
+from chatmemory_django.chat.answers.context import NAMES, Checked
+from chatmemory_django.chat.guards import Guard, GuardFunction, GuardRefusedError, Refuse, Retry, Rewrite, Verdict
+from chatmemory_django.chat.threads import araisable
+from chatmemory_django.messages import AiMessage, TextContent, UserMessage
+from chatmemory_django.private import private
+
+logger = logging.getLogger(__name__)
+
+MAX_RETRIES = 2
+"""How often the model is asked once more for an answer, whatever the guards return."""
+
+MAX_HELD = 1_000_000
+"""How many characters of an answer are held back for guards; a longer one is refused."""
+
+_Guards = Sequence[Guard | GuardFunction]
+
+
+class Guards:
+    """The *guards* of questions or, with an *answer* among their parameters, of answers."""
+
+    def __init__(self, guards: _Guards, where: str, *names: str) -> None:
+        found = [each if isinstance(each, Guard) else Guard(each) for each in guards]
+        self._where = where
+        self._guards = [(each, Checked(each.function, where, (*NAMES, *names))) for each in found]
+
+    def __bool__(self) -> bool:
+        return bool(self._guards)
+
+    @property
+    def functions(self) -> list[Checked]:
+        """What is called."""
+        return [function for _, function in self._guards]
+
+    @private
+    def question(self, message: str | UserMessage, values: Mapping[str, Any]) -> UserMessage:
+        """Return the question that is asked in place of *message*; raise ``GuardRefusedError`` if there is none."""
+        question = UserMessage(message) if isinstance(message, str) else message
+        for guard, function in self._guards:
+            match self._verdict(guard, function, {**values, "question": question}):
+                case Refuse(text):
+                    raise GuardRefusedError(f"{function.name} has refused the question.", text)
+                case Rewrite(UserMessage() as text):
+                    question = text
+                case Rewrite(str() as text):
+                    others = [each for each in question.contents if not isinstance(each, TextContent)]
+                    question = replace(question, contents=(TextContent(text), *others))
+        return question
+
+    @private
+    def answer(self, message: AiMessage, values: Mapping[str, Any]) -> AiMessage | Retry:
+        """Return the answer that is given in place of *message*, or ``Retry``; otherwise, as ``question``."""
+        for guard, function in self._guards:
+            verdict = self._verdict(guard, function, {**values, "answer": message})
+            match verdict:
+                case Refuse(text):
+                    raise GuardRefusedError(f"{function.name} has refused the answer.", text)
+                case Rewrite(str() as text):
+                    message = replace(message, text=text, thinking=None)
+                case Retry():
+                    return verdict
+        return message
+
+    def _verdict(self, guard: Guard, function: Checked, values: Mapping[str, Any]) -> Verdict:
+        """Return what *guard* decides. One that is not async cannot be interrupted: it is late when it has ended."""
+        began = time.monotonic()
+        try:
+            verdict: Any = function.call(values)
+            if inspect.isawaitable(verdict):
+                verdict = async_to_sync(asyncio.wait_for)(araisable(verdict), guard.timeout)
+            if time.monotonic() - began > guard.timeout:
+                raise TimeoutError  # noqa: TRY301  # late is as good as failed
+        except Exception as exc:  # noqa: BLE001  # whatever it is, what it has not seen must not pass
+            logger.warning("The guard %s failed with %s.", function.name, type(exc).__name__)
+            return None if guard.fails_open else Refuse()
+        if (
+            verdict is None
+            or isinstance(verdict, Refuse | Rewrite)
+            or (isinstance(verdict, Retry) and "answer" in values)
+        ):
+            return verdict
+        raise TypeError(f"{self._where}: {function.name} returned {type(verdict).__name__}; see chat.guards.")
