@@ -43,6 +43,7 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.engines import queues
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.transactions import as_now, note_lock, tried_again
 from chatmemory_django.messages import MessageType
@@ -233,7 +234,7 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         Returns those of them that still are among these conversations then, whatever the transaction has read before.
         """
         rows = Conversation.objects.using(self.db).filter(pk__in=keys)
-        if connections[self.db].vendor == "sqlite":
+        if not queues(connections[self.db]):
             rows.update(version=F("version"))  # a DEFERRED transaction acquires its lock by this
         list(rows.order_by("pk").select_for_update().values_list("pk"))
         return as_now(self.filter(pk__in=keys))

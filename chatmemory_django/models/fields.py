@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from django.db import models, router, transaction
 from django.db.backends.ddl_references import Statement
 from django.db.models import Case, Expression, ExpressionWrapper, F, Func, Q, Value
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast, Extract, Now
 from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.db.row_codec import EncryptedError, Placed, Stored
 
 if TYPE_CHECKING:
@@ -62,15 +64,22 @@ class Hour(Func):
     arity = 1
     output_field = models.IntegerField()
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="TIMESTAMPDIFF(HOUR, '1970-01-01', %(expressions)s)")
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        template = _HOURS.get(dialect(connection))
+        if template is not None:
+            return super().as_sql(compiler, connection, template=template)
+        moment = Cast(self.source_expressions[0], models.DateTimeField())
+        parts = [compiler.compile(Extract(moment, each, datetime.UTC)) for each in ("year", "month", "day", "hour")]
+        year, month, day, hour = (sql for sql, _ in parts)
+        sql = f"((({year}) * 12 + {month}) * 31 + {day}) * 24 + {hour}"  # not without gaps, but in order
+        return sql, tuple(param for _, params in parts for param in params)
 
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        hours = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s::timestamptz AT TIME ZONE 'UTC') / 3600)::integer"
-        return self.as_sql(compiler, connection, template=hours)
 
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="CAST(JULIANDAY(%(expressions)s) * 24 AS INTEGER)")
+_HOURS: dict[Dialect | None, str] = {
+    Dialect.MYSQL: "TIMESTAMPDIFF(HOUR, '1970-01-01', %(expressions)s)",
+    Dialect.POSTGRESQL: ("FLOOR(EXTRACT(EPOCH FROM %(expressions)s::timestamptz AT TIME ZONE 'UTC') / 3600)::integer"),
+    Dialect.SQLITE: "CAST(JULIANDAY(%(expressions)s) * 24 AS INTEGER)",
+}
 
 
 class ExactCharField(models.CharField):
@@ -78,7 +87,7 @@ class ExactCharField(models.CharField):
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
         parameters = super().db_parameters(connection)
-        if connection.vendor == "mysql":
+        if dialect(connection) is Dialect.MYSQL:
             # Binary, and without the padding that makes "a" and "a " equal.
             is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
             parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
@@ -294,8 +303,10 @@ class OwnerField(models.ForeignKey):
 class UtcNow(Now):
     """The present moment as Django stores it: MariaDB's own is in the time zone of the connection."""
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)")
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        if dialect(connection) is Dialect.MYSQL:
+            context["template"] = "UTC_TIMESTAMP(6)"
+        return super().as_sql(compiler, connection, *args, **context)
 
 
 def with_default(field: _Field) -> _Field:

@@ -145,7 +145,7 @@ class MessageQuerySet(PlacedQuerySet["Message"]):
             raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
         if match == "any":
             weights = finding.weigh(scope, text, None if owner is None else owner.pk)
-            answering = scope.with_keys(weights).annotate(rank=finding.weight_of(weights))
+            answering = scope.with_keys(weights).annotate(rank=finding.WeightOf(weights))
             return answering.order_by("-rank", *NEWEST_FIRST)
         index = finding.index
         found = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)

@@ -21,6 +21,7 @@ from django.utils import timezone, translation
 from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH, Run, before
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext
+from chatmemory_django.db.engines import combines
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.transactions import is_duplicate, note_lock
@@ -161,7 +162,7 @@ class Taking:
 
     def _taken(self, dead: QuerySet[Run] | None = None) -> Taken | None:
         """Take the conversation, from *dead* runs if there are any; return None if there is nothing to take."""
-        is_one_statement = self._connection.vendor == "postgresql" and dead is None
+        is_one_statement = combines(self._connection) and dead is None
         try:
             with self._transaction(is_one_statement):
                 if not is_one_statement and not self._own().update(fence=F("fence") + 1):

@@ -32,8 +32,8 @@ class Record(models.Model):
         # Explicit, so that the adapter can be imported where the app is not installed.
         app_label = "chatmemory_records"
         indexes = (
-            models.Index(fields=["scope", "-updated_at"], name="chatmemory_record_of_scope"),
-            models.Index(fields=["-updated_at"], name="chatmemory_record_by_age"),
+            models.Index(fields=["scope", "updated_at"], name="chatmemory_record_of_scope"),
+            models.Index(fields=["updated_at"], name="chatmemory_record_by_age"),
         )
 
     def __str__(self) -> str:
