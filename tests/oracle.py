@@ -148,7 +148,7 @@ class Oracle:
     def seen(self, window: Window, after: int | None = None) -> Self:
         """Return the conversation as *window* shows it, as if it went on from message *after*; nothing is changed."""
         twin = self.filled_again(window)
-        goes_on = after in {None, twin.head}
+        goes_on = after is None
         if after is not None:
             twin._rewind(after, window)
         twin._trim(window, is_cold=window.is_cold and goes_on)
@@ -255,7 +255,7 @@ class Oracle:
         repeats: bool,
         archived: bool,
     ) -> list[int]:
-        is_cold = window.is_cold and after in {None, self.head}
+        is_cold = window.is_cold and after is None
         if is_cold:
             self._trim(window, is_cold=True)
         room = room if is_cold else room._replace(is_cold=False)

@@ -159,6 +159,17 @@ class TestMemories:
 
         assert texts(memory) == ["1", "2", "3", "4", "5", "6", "7", "9"]
 
+    @pytest.mark.parametrize("persist", ["late", "early"])
+    def test_a_turn_after_a_message_is_no_pause_either(self, persist):
+        memory = memory_of()
+        memory.add(*asked(*range(1, 9)))
+        pause()
+        with memory.turn(persist, after=8) as turn:
+            read = turn.messages
+            turn.add(*asked(9))
+
+        assert memory.messages() == [*read, *asked(9)]
+
     def test_a_store_that_knows_no_last_activity_evicts_by_the_limit_alone(self):
         memory = memory_of(store=InMemoryChatMemoryStore())
         memory.add(*asked(*range(1, 9)))

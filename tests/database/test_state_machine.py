@@ -602,7 +602,7 @@ def turn_of_the_oracle(
 
     Nothing leaves the memory for what is stored before the turn ends. An equal system message may be one of before it.
     """
-    window = window._replace(is_cold=window.is_cold and after in {None, oracle.head})
+    window = window._replace(is_cold=window.is_cold and after is None)
     begun = oracle.seen(window, after)
     seen = [begun.memory_messages()]
     aside: list[int] = []

@@ -270,10 +270,10 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         def see(snapshot: Snapshot) -> Reading:
             if window.outgrows(snapshot.state):
                 snapshot = refill(snapshot, window, {}).snapshot
-            known, present = snapshot.message(after), snapshot.present(window)
+            known = snapshot.message(after)
             if not known.is_head:
                 return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id, snapshot.state.fence)
-            eviction, _ = read_eviction(snapshot, present, {})
+            eviction, _ = read_eviction(snapshot, window, {})
             eviction.trim()
             return Reading(eviction, snapshot.state.id, snapshot.state.fence)
 

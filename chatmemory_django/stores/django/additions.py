@@ -76,7 +76,8 @@ class Addition:
     def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
         """Decide how the memory changes."""
         state = snapshot.state
-        self._window = self._given if self._turn else snapshot.present(self._given)
+        is_at_once = bool(self._turn) or self._after is not None  # as are a rewind and what is stored aside
+        self._window = self._given if is_at_once else snapshot.present(self._given)
         if self._newest not in {None, snapshot.head if self._newest else None}:
             raise LeaseLostError(f"Others have added messages to {snapshot.key!r} meanwhile; nothing is stored.")
         names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
