@@ -26,6 +26,7 @@ except ImportError as exc:
 from django.template import Context, Template
 from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone
+from msgspec.structs import replace
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.beginning import Beginning
@@ -60,6 +61,7 @@ from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.started import StartedRun, StartOptions, start
 from chatmemory_django.chat.tools import Tool, Tools, calls_to_ask_for, to_tools
+from chatmemory_django.chat.ui_messages.writing import answer_text
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.threads import in_thread
@@ -528,11 +530,13 @@ class Assistant:
         if response is None:
             raise GuardRefusedError(f"An answer of more than {MAX_HELD} characters is not held back for guards.")
         message = response.ai_message
+        if (text := answer_text(message)) != (message.text or ""):  # a refusal is shown like a text
+            message = replace(message, text=text)
         if not (message.text or message.thinking):
             return True
         guarded = await way.called(self._output_guards.answer, message, {**values, "question": exchange.asked})
         if not isinstance(guarded, Retry):
-            exchange.let_pass(guarded)
+            exchange.let_pass(response.ai_message if guarded is message else guarded)
             return True
         if not exchange.retry(guarded.note):
             raise GuardRefusedError("The guards wanted another answer more often than the model is asked.")
@@ -615,6 +619,7 @@ class Assistant:
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
                 dates_in=get_default_timezone() if self.dates is True else self.dates or None,
+                is_guarded=bool(self._output_guards),
             )
             named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
             beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))
