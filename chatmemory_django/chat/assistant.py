@@ -602,8 +602,8 @@ class Assistant:
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         try:
-            if self._input_guards and isinstance(message, str | UserMessage):
-                message = self._input_guards.question(message, self._values(memory_id, options))
+            if isinstance(message, str | UserMessage):
+                message = self.guarded(memory_id, message, options)
             ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
             make = partial(
                 Exchange,
@@ -634,6 +634,10 @@ class Assistant:
             lease.end(State.FAILED, None)
             raise
         return exchange
+
+    def guarded(self, memory_id: object, message: str | UserMessage, options: ChatOptions) -> UserMessage:
+        """Return what is asked and stored in place of *message*; ``GuardRefusedError`` if a guard refuses it."""
+        return self._input_guards.question(message, self._values(memory_id, options))
 
     def check_resume(self, memory_id: object, resume: Resume, owner: AbstractBaseUser | None, lease: Lease) -> None:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -30,6 +31,7 @@ from chatmemory_django.chat.approvals.approving import May, by_policy, decide
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.conf import chat_settings
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.http.files import FileAddresses, stored_file
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
@@ -37,6 +39,7 @@ from chatmemory_django.chat.runs.taking import Given, GivenOutput
 from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
+from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.message_codec import StorageError
@@ -157,10 +160,22 @@ def _checked(request: HttpRequest, read: Read) -> Admission:
     may = None if conversation is None else by_policy(policy, request, conversation)
     greets = greeting(request, conversation) if _is_shown(question) else None
     assistant, name, given = choose(conversation, question)
+    if posted.is_regenerate and conversation is not None and question.message is not None:
+        with suppress(GuardRefusedError):  # which it is again when it begins
+            guarded = assistant.guarded(memory_id, question.message, {"owner": user, "request": request})
+            question = _stored_as(conversation, question, guarded)
     if conversation is not None:
         named.bind(conversation, name)
     given = replace(given, is_another=question.message is None)
     return Admission(user, memory_id, question, assistant, name, None, may, greets, posted.is_regenerate, given)
+
+
+def _stored_as(conversation: Conversation, question: Question, guarded: UserMessage) -> Question:
+    """Return the *question* to answer again if it is stored as its guards have left it, and *question* if it is not."""
+    if guarded == question.message:
+        return question
+    again = question_again(conversation, None, question._replace(message=guarded))
+    return question if again is None or again.message is not None else again
 
 
 def _chosen(

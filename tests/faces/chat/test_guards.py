@@ -16,7 +16,7 @@ from chatmemory_django.messages import AiMessage, Image, ImageContent, TextConte
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
-from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, no_throttle, text_of, user
+from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, chunks, no_throttle, text_of, user
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -386,6 +386,16 @@ class TestOverHttp:
         assert (response.status_code, response.content) == (422, b"Ask something else.")
         assert not await Message.objects.aexists()
         assert not await Run.objects.filter(active__isnull=False).aexists()
+
+    @asynchronous
+    async def test_a_question_that_was_rewritten_has_another_answer_although_the_page_shows_it_as_it_was(self, chat):
+        client = chat("One.", "Two.", input_guards=[lambda question: Rewrite("Clean.")])
+        await client.say("Dirty.", "u1")
+
+        response = await client.post({"id": "c", "trigger": "regenerate-message", "messages": [user("Dirty.", "u1")]})
+
+        assert text_of(await chunks(response)).strip() == "Two."
+        assert await client.texts() == ["Clean.", "Two."]
 
     @asynchronous
     async def test_a_refused_answer_is_the_error_of_the_stream(self, chat):
