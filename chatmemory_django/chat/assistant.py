@@ -576,6 +576,7 @@ class Assistant:
         shown: Sequence[Shown] | None = None,
         greeting: str | None = None,
         only_asks: bool = False,
+        is_guarded: bool = False,
     ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
@@ -585,7 +586,7 @@ class Assistant:
         whether the owner may. *shown* is what a page shows before the message, the nearest first; *greeting*, what the
         assistant has written there before anybody asked it anything. A ``Question`` as the *message* has its place in
         the conversation already. If it *only_asks*, the question is stored, and nothing else is done: another process
-        answers, and makes the system message.
+        answers, and makes the system message. If it *is_guarded*, the message is as guards have left it.
 
         Raises:
             UnknownQuestionError: By *shown*, the message does not belong in the conversation; nothing is stored.
@@ -602,7 +603,7 @@ class Assistant:
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         try:
-            if isinstance(message, str | UserMessage):
+            if isinstance(message, str | UserMessage) and not is_guarded:
                 message = self.guarded(memory_id, message, options)
             ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
             make = partial(

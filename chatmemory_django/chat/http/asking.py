@@ -66,6 +66,8 @@ class Admission(NamedTuple):
     """What the page shows in front of the first question, in the words of the site."""
     is_regenerate: bool = False
     """Whether it asks for another answer."""
+    is_guarded: bool = False
+    """Whether the question is read from the history, as guards have left it."""
     given: Given | None = None
     """What a process needs to answer it that has not seen the request."""
 
@@ -82,6 +84,7 @@ class Admission(NamedTuple):
             self.may,
             question.shown,
             self.greeting,
+            is_guarded=self.is_guarded,
         )
 
     def conversation(self) -> Conversation | None:
@@ -152,22 +155,26 @@ def _checked(request: HttpRequest, read: Read) -> Admission:
         raise NotAllowedError(404, "There is no such chat.")
     if isinstance(question, PostedAnswer):
         return _decided(policy, request, conversation, question, choose)
+    is_guarded = False
     if posted.is_regenerate:
         again = None if conversation is None else question_again(conversation, posted.message_id, question)
+        is_guarded = again is not None and again is not question
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
     may = None if conversation is None else by_policy(policy, request, conversation)
     greets = greeting(request, conversation) if _is_shown(question) else None
     assistant, name, given = choose(conversation, question)
-    if posted.is_regenerate and conversation is not None and question.message is not None:
+    if posted.is_regenerate and not is_guarded and conversation is not None and question.message is not None:
         with suppress(GuardRefusedError):  # which it is again when it begins
             guarded = assistant.guarded(memory_id, question.message, {"owner": user, "request": request})
             question = _stored_as(conversation, question, guarded)
     if conversation is not None:
         named.bind(conversation, name)
     given = replace(given, is_another=question.message is None)
-    return Admission(user, memory_id, question, assistant, name, None, may, greets, posted.is_regenerate, given)
+    return Admission(
+        user, memory_id, question, assistant, name, None, may, greets, posted.is_regenerate, is_guarded, given
+    )
 
 
 def _stored_as(conversation: Conversation, question: Question, guarded: UserMessage) -> Question:

@@ -10,7 +10,7 @@ from chatmemory_django.chat import assistant as assistants
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.guards import Guard, GuardRefusedError, Refuse, Retry, Rewrite
-from chatmemory_django.chat.model import ChatResponse, PartialText, PartialToolCall
+from chatmemory_django.chat.model import ChatResponse, PartialText, PartialToolCall, RateLimitError
 from chatmemory_django.chat.models import Run
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -396,6 +396,16 @@ class TestOverHttp:
 
         assert text_of(await chunks(response)).strip() == "Two."
         assert await client.texts() == ["Clean.", "Two."]
+
+    @asynchronous
+    async def test_a_stored_question_whose_answer_failed_is_not_guarded_once_more(self, chat):
+        guards = [lambda question: Rewrite(f"Be kind. {question.single_text}")]
+        client = chat(RateLimitError("busy"), "One.", input_guards=guards)
+        await client.say("Hi.", "u1")
+
+        await client.regenerate()
+
+        assert await client.texts() == ["Be kind. Hi.", "One."]
 
     @asynchronous
     async def test_a_refused_answer_is_the_error_of_the_stream(self, chat):
