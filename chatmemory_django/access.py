@@ -17,14 +17,15 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
-from chatmemory_django.codec import message_to_json
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, message_codec, stored_size
+from chatmemory_django.models.columns import to_columns
 from chatmemory_django.security import SecurityEvent, address_of, report
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+    from django.contrib.auth.models import AnonymousUser
     from rest_framework.authentication import BaseAuthentication  # a site may chat without DRF
 
 Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove", "approve"]
@@ -47,6 +48,9 @@ PERMISSIONS: Mapping[Verb, str] = {
     "approve": "approve_conversation",
 }
 """The permission with which staff do each to the conversations of others, by REST and in the admin."""
+
+Owner: TypeAlias = "AbstractBaseUser | AnonymousUser"
+"""Whose conversations they are; an ``AnonymousUser`` for those of nobody. It may be loaded when it is looked at."""
 
 ALL = frozenset(MessageType)
 SPOKEN = frozenset({MessageType.USER, MessageType.AI, MessageType.TOOL_EXECUTION_RESULT})
@@ -233,51 +237,45 @@ class AccessPolicy:
         """
         return conf.general().REMOTE_FILES or self.is_server(request)
 
-    def max_file_bytes(self, request: HttpRequest) -> int | None:
+    def max_file_bytes(self, request: HttpRequest, owner: Owner) -> int | None:
         """
-        Return how many bytes the files of the user's conversations may have in the storage; None for no limit.
+        Return how many bytes the files in the conversations of *owner* may have in the storage; None for no limit.
 
         By default, that is the setting ``MEDIA_QUOTA``.
         """
         return None if message_codec.installed is None else message_codec.installed.quota()
 
-    def max_stored(self, request: HttpRequest) -> int | None:
+    def max_stored(self, request: HttpRequest, owner: Owner) -> int | None:
         """
-        Return how much the user's conversations may have altogether, as ``stored_size`` counts it; None for no limit.
+        Return how much the conversations of *owner* may have, as ``stored_size`` counts it; None for no limit.
 
-        By default, that is the setting ``STORAGE_QUOTA``.
+        The owner is not always the user: staff, for example, write to the conversations of others. By default, that is
+        the setting ``STORAGE_QUOTA``.
         """
         return conf.general().STORAGE_QUOTA
 
-    def check_storage(self, request: HttpRequest, size: int) -> None:
+    def check_quota(self, request: HttpRequest, owner: Owner, *messages: ChatMessage, size: int = 0) -> None:
         """
-        Raise ``ValueError`` if the user's conversations would have more than ``max_stored`` with *size* more.
+        Raise ``ValueError`` if the conversations of *owner* would have too much with *messages* and *size* more, or
+        their files too many bytes: see ``max_stored`` and ``max_file_bytes``. Those of nobody may have anything.
 
-        In a transaction, others who ask this for the user wait until it ends, so that no two may exceed it together.
+        In a transaction, others who ask this for the owner wait until it ends, so that no two may exceed it together.
         """
-        limit = self.max_stored(request)
-        if limit is not None and (stored := stored_size(request.user.pk)) + size > limit:
-            report(SecurityEvent.QUOTA, request)
-            raise ValueError(
-                f"your conversations have {stored} bytes, and may have {limit} at most; erase some of them."
-            )
-
-    def check_quota(self, request: HttpRequest, *messages: ChatMessage) -> None:
-        """
-        Raise ``ValueError`` if the user's conversations would have too much with *messages*, or their files too many
-        bytes: see ``check_storage``, and ``max_file_bytes``.
-        """
-        if messages:
-            self.check_storage(request, sum(len(message_to_json(message)) for message in messages))
+        if owner.pk is None:
+            return
+        limit = self.max_stored(request, owner) if messages or size else None
+        if limit is not None:
+            size += sum(len(text) + len(payload or "") for _type, text, payload in map(to_columns, messages))
+            if size and (stored := stored_size(owner.pk)) + size > limit:
+                raise _too_much(request, owner, "your conversations", stored, limit, "; erase some of them.")
         codec = message_codec.installed
-        limit = None if codec is None else self.max_file_bytes(request)
+        limit = None if codec is None or not messages else self.max_file_bytes(request, owner)
         if codec is None or limit is None:
             return
         found = [each.reference for message in messages for each in codec.take_out(message, None, "")[2]]
         size = sum({each.sha256: each.size for each in found}.values())
-        if size and (stored := codec.stored_bytes(request.user.pk)) + size > limit:
-            report(SecurityEvent.QUOTA, request)
-            raise ValueError(f"the files in your conversations have {stored} bytes, and may have {limit} at most.")
+        if size and (stored := codec.stored_bytes(owner.pk)) + size > limit:
+            raise _too_much(request, owner, "the files in your conversations", stored, limit)
 
     def calls(self, request: HttpRequest) -> Any:
         """
@@ -334,6 +332,13 @@ def token_in(request: HttpRequest) -> str | None:
     return key.strip() if kind.lower() in {"bearer", "token"} else None
 
 
+def _too_much(request: HttpRequest, owner: Owner, what: str, stored: int, limit: int, advice: str = ".") -> ValueError:
+    if owner.pk == request.user.pk:
+        return ValueError(f"{what} have {stored} bytes, and may have {limit} at most{advice}")
+    whose = what.replace("your conversations", "the conversations of this owner")
+    return ValueError(f"{whose} may have {limit} bytes at most.")  # how many they have is the owner's to know
+
+
 def _signed_in(request: HttpRequest) -> AbstractBaseUser | None:
     """Return the user whom middleware has found, by the session for example; None if that is no one."""
     user = getattr(request, "user", None)
@@ -359,14 +364,14 @@ def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     """
     Count that *request* came with wrong credentials; return the seconds to wait, or 0 within the rate ``sign_in``.
 
-    Wrong tokens are counted by address, for all APIs together, and wrong passwords by address and *account*. Call this
-    once after each failure, and answer with 429 instead of 401 while there is something to wait for. Valid credentials
-    are not to be refused: otherwise, one client could lock out all others at its address.
+    Wrong tokens are counted by address, for all APIs together, and wrong passwords by address and *account*, of which a
+    few share a count. Call this once after each failure, and answer with 429 instead of 401 while there is something to
+    wait for. Valid credentials are not to be refused: otherwise, one client could lock out all others at its address.
     """
     name = f"sign_in_{client_address(request)}"
     report(SecurityEvent.CREDENTIALS, request)
-    if account:  # hashed, since the key of a cache may be neither long nor have spaces
-        name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    if account:  # one of 16 counts, so that made-up names neither fill the cache nor evade the rate
+        name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()[:1]}"
     return seconds_to_wait(name, conf.rest().THROTTLE_RATES.get("sign_in"))
 
 

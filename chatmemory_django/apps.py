@@ -38,6 +38,7 @@ class ChatMemoryConfig(AppConfig):
         conversations_read.connect(_log_read, dispatch_uid="chatmemory")
         register(checks.check_settings)
         register(checks.check_databases)
+        register(checks.check_engines, Tags.database)
         register(checks.check_mariadb, Tags.database)
         register(deployment.check_deployment, Tags.security, deploy=True)
         encodings.network_allowed = lambda: conf.general().ALLOW_NETWORK

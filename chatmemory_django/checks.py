@@ -12,15 +12,13 @@ from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory_django import conf
+from chatmemory_django.db.engines import TRIED, Dialect, dialect
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from chatmemory_django.tokens.encodings import encoding_name, encoding_source
-
-VENDORS = ("postgresql", "sqlite", "mysql")
-"""The names that Django gives to the supported databases; MariaDB's is that of MySQL."""
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
@@ -35,14 +33,14 @@ def _general(given: conf.General) -> Iterator[CheckMessage]:
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Check that the database of conversations is a supported one, and that writers to SQLite wait for each other."""
+    """Check that the database of conversations keeps empty texts, and that writers to SQLite wait for each other."""
     found: list[CheckMessage] = []
     alias = router.db_for_write(Conversation)
-    if (vendor := connections[alias].vendor) not in VENDORS:
+    if connections[alias].features.interprets_empty_strings_as_nulls:
         found.append(
             Error(
-                f"DATABASES[{alias!r}], which stores conversations, is {connections[alias].display_name}, in whose SQL "
-                f"nothing here is written: its vendor must be one of {', '.join(VENDORS)}, not {vendor!r}.",
+                f"DATABASES[{alias!r}], which stores conversations, is {connections[alias].display_name}, which keeps "
+                "no empty text: it takes it for NULL, and conversations would not be read as they were written.",
                 hint="Keep them in a database of their own, with a router: see the page on several databases.",
                 id="chatmemory.E011",
             )
@@ -61,12 +59,27 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+def check_engines(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that those *databases* that store conversations are of an engine that the tests run on."""
+    return [
+        Warning(
+            f"DATABASES[{alias!r}], which stores conversations, is {connections[alias].display_name}, on which "
+            f"chatmemory_django was not tried: its tests run on {', '.join(sorted(TRIED))}.",
+            hint="Run the tests of your site on it, and silence this check. The page on other databases has what is "
+            "known of it.",
+            id="chatmemory.W007",
+        )
+        for alias in databases or ()
+        if router.allow_migrate_model(alias, Conversation) and connections[alias].display_name not in TRIED
+    ]
+
+
 def check_mariadb(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that those *databases* that store conversations accept every character, and the largest message."""
     return [
         found
         for alias in databases or ()
-        if router.allow_migrate_model(alias, Conversation) and connections[alias].vendor == "mysql"
+        if router.allow_migrate_model(alias, Conversation) and dialect(connections[alias]) is Dialect.MYSQL
         for found in _mariadb(connections[alias])
     ]
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 MAX_DAYS = 100_000
@@ -124,7 +125,12 @@ class Section:
             given = given.get(cls.key) or _NOTHING
         read, section = _read.get(cls, _UNREAD)
         if given != read:
-            copy = dict(given)  # another thread may change it in place at any moment
+            try:
+                copy = dict(given)  # another thread may change it in place at any moment
+            except (TypeError, ValueError):
+                kind = type(given).__name__
+                del given, read  # which have keys, and no report is to show them
+                raise ImproperlyConfigured(f"CHATMEMORY[{cls.key!r}] must be a dict, not {kind}.") from None
             section = cls._of(copy)
             _read[cls] = copy, section
         return section  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004  # Django's n
 from django.db import connections, router
 
 from chatmemory_django import conf
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.models import Conversation
 from chatmemory_django.tokens.encodings import encoding_source
 
@@ -40,7 +41,7 @@ def _cache() -> Iterator[CheckMessage]:
 
 def _database() -> Iterator[CheckMessage]:
     alias = router.db_for_write(Conversation)
-    if connections[alias].vendor == "sqlite":
+    if dialect(connections[alias]) is Dialect.SQLITE:
         yield Warning(
             f"DATABASES[{alias!r}], which stores conversations, streams, budgets and approvals, is SQLite: it is "
             "shared by the processes of one machine alone.",

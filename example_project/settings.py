@@ -55,6 +55,8 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
+AUTHENTICATION_BACKENDS = ["example_project.backends.DemoOnlyBackend"]
+
 MIDDLEWARE = [
     "example_project.policy.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",

@@ -14,6 +14,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, help="a file of LoCoMo or LongMemEval; by default, a set of our own")
     parser.add_argument("--on", nargs="+", choices=servers, default=servers, metavar="SERVER")
     parser.add_argument("--every", type=int, default=1, help="ask every Nth question of a person")
+    parser.add_argument("--embed", metavar="FUNCTION", help="the path of a function that returns vectors of texts")
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     options = parser.parse_args()
 
@@ -23,6 +24,7 @@ if __name__ == "__main__":
 
     # needs django.setup()
     from django.core.management import call_command
+    from django.utils.module_loading import import_string
 
     from benchmarks.databases import database, settle
     from benchmarks.recall import measure
@@ -40,9 +42,12 @@ if __name__ == "__main__":
         with database(server):
             stored = measure.store(asking, server)
             settle(server)
-            found = [f"With the index:\n\n{measure.measured(stored, measure.ways(server))}"]
+            ways = measure.ways(server)
+            if options.embed:
+                ways |= measure.by_meaning(stored, import_string(options.embed), ways["any of the words"])
+            found = [f"With the index:\n\n{measure.measured(stored, ways)}"]
             call_command("migrate", "chatmemory_search", "zero", database=server, verbosity=0)
             finding.index = None
-            found.append(f"Without it:\n\n{measure.measured(stored, measure.ways(server))}")
+            found.append(f"Without it:\n\n{measure.measured(stored, ways)}")
             finding.index = index
         report.section(f"recall-{of}-{server}", "\n\n".join(found))

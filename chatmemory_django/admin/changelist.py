@@ -34,6 +34,9 @@ PREVIEWED = (MessageType.USER, MessageType.AI)
 
 NEWEST_FIRST = (*by_hour(("-updated_at", "-pk")),)
 
+MATCH = "match"
+"""The name of what the list's query string may have: "any", to search for any of the words."""
+
 
 def check_request(request: HttpRequest) -> None:
     """Raise ``BadRequest`` for requests that no page of this admin sends."""
@@ -85,6 +88,10 @@ class ConversationList(ChangeList):
     def get_ordering(self, request: HttpRequest, queryset: Any) -> list[Any]:
         names = [*dict.fromkeys(super().get_ordering(request, queryset))]
         return [*NEWEST_FIRST] if names == ["-updated_at", "-pk"] else names
+
+    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
+        """See ``ChangeList``: how words are searched is no filter."""
+        return {name: value for name, value in super().get_filters_params(params).items() if name != MATCH}
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         queryset = super().get_queryset(request, exclude_parameters)

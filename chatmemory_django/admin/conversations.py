@@ -17,15 +17,17 @@ from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin import columns, downloads, filters, pages
-from chatmemory_django.admin.changelist import ConversationList, NewestPaginator, check_request
+from chatmemory_django.admin.changelist import MATCH, ConversationList, NewestPaginator, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
 from chatmemory_django.admin.navigation import shown
 from chatmemory_django.admin.operations import CLEAR, ERASE, EXPORT, OPERATIONS, RECOUNT, SHOWN, AdminOperation
+from chatmemory_django.core.excerpts import terms_of
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db import row_codec
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message
@@ -130,7 +132,22 @@ class ConversationAdmin(admin.ModelAdmin):
         # A POST that is no action is answered with the list, too.
         if (listed := (getattr(response, "context_data", None) or {}).get("cl")) is not None:
             note_read(request.user, listed.result_list, "searched" if listed.query else "listed")
+            self._offer_other_match(request, listed)
         return response
+
+    def _offer_other_match(self, request: HttpRequest, listed: ConversationList) -> None:
+        """Offer to search for any of the words where nothing has all of them, and back."""
+        if request.GET.get(MATCH) == "any":
+            given, offered, match = _("These conversations have any of the words."), _("Search for all of them"), None
+        elif not listed.result_count and self._searches_messages(request) and len(terms_of(listed.query)) > 1:
+            given, offered, match = _("No conversation has all of these words."), _("Search for any of them"), "any"
+        else:
+            return
+        link = listed.get_query_string({MATCH: match}, ["p"])
+        self.message_user(request, format_html('{} <a href="{}">{}</a>', given, link, offered), messages.INFO)
+
+    def _searches_messages(self, request: HttpRequest) -> bool:
+        return self.has_text_permission(request) and row_codec.installed is None
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
@@ -181,7 +198,9 @@ class ConversationAdmin(admin.ModelAdmin):
         known = queryset.known_as(search_term)
         if known is not None:
             return known, False
-        is_readable = self.has_text_permission(request) and row_codec.installed is None
+        is_readable = self._searches_messages(request)
+        if is_readable and request.GET.get(MATCH) == "any":
+            return queryset.search(search_term, match="any"), False
         found = queryset.search(search_term, types=None if is_readable else ())
         owned = queryset.filter(owner__in=filters.people_named(search_term, "icontains"))
         keys = filters.at_most(filters.newest_keys(found) | filters.newest_keys(owned), request)

@@ -21,6 +21,7 @@ from chatmemory_django.chat.costs.conf import check_costs
 from chatmemory_django.chat.named import takes_asked
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.core.limits import ASSISTANT_NAME, MAX_ASSISTANT_LENGTH
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.memory import TokenWindowChatMemory
 from chatmemory_django.messages import DetailLevel, Image, ImageContent, UserMessage
 from chatmemory_django.models import Conversation
@@ -299,7 +300,7 @@ def _server() -> Iterator[CheckMessage]:
 
 def _threads(threads: object) -> Iterator[CheckMessage]:
     alias = router.db_for_write(Conversation)
-    if connections[alias].vendor == "sqlite":
+    if dialect(connections[alias]) is Dialect.SQLITE:
         return
     given = connections[alias].settings_dict
     pool = given["OPTIONS"].get("pool")

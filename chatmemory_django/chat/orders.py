@@ -103,7 +103,11 @@ def _order_of(maker: Maker, request: HttpRequest | None) -> Order:
     asked: str = rows.values_list(as_stored("asked"), flat=True).get()
     if asked and (coder := row_codec.at(address_of(conversation))):
         asked = coder.decode(asked, ASKED, (maker.answer_id,))
-    given = Given.of(asked) if asked else Given()
+    given = Given.of(asked) if asked else Given(conversation.memory_id)
+    if given.memory_id != conversation.memory_id:
+        raise InterruptedAnswerError(
+            "What was asked is of another conversation, or this one has got another memory id."
+        )
     message = (
         _waiting(conversation, given)
         or left(conversation, maker.answer_id, run.question, run.next_sequence, is_another=given.is_another)

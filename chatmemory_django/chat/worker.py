@@ -145,9 +145,7 @@ class Worker:
                             self._gone[using, name] = time.monotonic()
             except Exception as exc:  # noqa: BLE001  # whatever it is, the next look may succeed
                 failure = exc
-                self._unknown = (
-                    f"Whether answers wait in the database {using!r} is not known: {type(exc).__name__}: {exc}"
-                )
+                self._unknown = f"Whether answers wait in the database {using!r} is not known: {exc!r}"
             if failure is None:
                 self._failed.discard((using, context))
             else:
@@ -212,7 +210,7 @@ class Worker:
                 self._found = [ThreadContext(name) for name in names]
                 self._found_at = time.monotonic()
             except Exception as exc:
-                self._unknown = f"In which contexts answers wait is not known: {type(exc).__name__}: {exc}"
+                self._unknown = f"In which contexts answers wait is not known: {exc!r}"
                 logger.exception("In which contexts to look for answers is not known; it is asked again.")
         return self._found
 

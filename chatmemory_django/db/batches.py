@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from django.db import connections
 
+from chatmemory_django.db.engines import queues
+
 _T = TypeVar("_T")
 
 
@@ -46,5 +48,5 @@ def taking_turns(using: str) -> Iterator[None]:
     """
     begun = time.monotonic()
     yield
-    if connections[using].vendor == "sqlite" and not connections[using].in_atomic_block:
+    if not queues(connections[using]) and not connections[using].in_atomic_block:
         time.sleep(2 * (time.monotonic() - begun))

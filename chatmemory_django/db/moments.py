@@ -9,6 +9,8 @@ from django.conf import settings
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from chatmemory_django.db.engines import Dialect, dialect
+
 EARLIEST = datetime(1000, 1, 2, tzinfo=UTC)
 """Earlier than any stored moment: every database supports moments from here on, in any time zone."""
 
@@ -23,12 +25,14 @@ class DatabaseNow(Now):
     It is in UTC even without ``USE_TZ``, so that it does not jump with daylight saving time.
     """
 
-    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        zone = "" if settings.USE_TZ else " AT TIME ZONE 'UTC'"
-        return self.as_sql(compiler, connection, template=f"(STATEMENT_TIMESTAMP(){zone})", **extra)
-
-    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **extra)
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> Any:  # as Django's
+        spoken = dialect(connection)
+        if spoken is Dialect.POSTGRESQL:
+            zone = "" if settings.USE_TZ else " AT TIME ZONE 'UTC'"
+            extra["template"] = f"(STATEMENT_TIMESTAMP(){zone})"
+        elif spoken is Dialect.MYSQL:
+            extra["template"] = "UTC_TIMESTAMP(6)"
+        return super().as_sql(compiler, connection, *args, **extra)
 
 
 def to_moment(moment: datetime) -> datetime:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
@@ -19,7 +20,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -28,6 +29,11 @@ RowKey = tuple[Hashable, ...]
 
 KEY_ID = re.compile(r"[A-Za-z0-9@._-]{1,40}", re.ASCII)
 """What identifies a key."""
+
+ESCAPE = "enc0:"
+"""What stands before a text that is stored as it is, and begins like an encoded one."""
+
+_LIKE_ENCODED = re.compile(r"enc[012]:")
 
 _ENCODED = re.compile(rf"enc[12]:{KEY_ID.pattern}:(?:.*:)?[A-Za-z0-9+/]{{38,}}={{0,2}}", re.ASCII | re.DOTALL)
 
@@ -111,17 +117,14 @@ class RowCodec(Protocol):
     def saving(self, conversation: Any, fields: Collection[str], using: str) -> AbstractContextManager[None]:
         """Return a block that writes *fields* of *conversation*, which is there: texts follow it to its new address."""
 
-    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """Return *rows*, a QuerySet, and *columns* for its ``update``; ``EncryptedError`` if that is not possible."""
+    def update(self, rows: Any, columns: Mapping[str, Any]) -> int:
+        """Do what ``update`` of *rows*, a QuerySet, does; ``EncryptedError`` if that is not possible."""
 
-    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
-        """Make the texts in *columns* of *instances*, which are about to be updated, ``Placed``."""
-
-    def unreadable_as(self, note: str | None) -> AbstractContextManager[None]:
+    def place(self, rows: Any, instances: Iterable[Any], columns: Iterable[str]) -> None:
         """
-        Return a block that reads what cannot be decoded as *note*, formatted with the id of its key, for a list.
+        Make the texts in *columns* of *instances*, of which *rows*, a QuerySet, are about to be updated, ``Placed``.
 
-        With None, it is read as it is stored, to erase it.
+        Call it in the transaction that updates them.
         """
 
 
@@ -136,6 +139,31 @@ def at(address: Address) -> Coder | None:
 def looks_encoded(text: str) -> bool:
     """Return whether *text*, from any key, has the shape of what is encoded: of no text that a person writes."""
     return text.startswith("enc") and _ENCODED.fullmatch(text) is not None
+
+
+def is_like_encoded(text: str) -> bool:
+    """Return whether *text* begins like what is encoded, or escaped."""
+    return text.startswith("enc") and _LIKE_ENCODED.match(text) is not None
+
+
+def escaped(text: str) -> str:
+    """Return *text* as it is stored without being encoded: it never looks encoded."""
+    return f"{ESCAPE}{text}" if is_like_encoded(text) else text
+
+
+def unescaped(stored: str) -> str:
+    """Return the text that is *stored* without being encoded."""
+    text = stored.removeprefix(ESCAPE)
+    return text if is_like_encoded(text) else stored
+
+
+def plain(stored: str) -> str:
+    """Return the text that is *stored*, where no app is installed; ``UnreadableError`` if it is encoded."""
+    if not looks_encoded(stored):
+        return unescaped(stored)
+    error = UnreadableError("A text is encrypted, and this process does not have the app for it.")
+    error.key_id = stored.split(":", 2)[1]
+    return instead_of(stored, error)
 
 
 class Stored(str):
@@ -184,9 +212,29 @@ def owner_of(conversation: Any) -> str | None:
     return conversation._meta.get_field("owner").to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 
-def unreadable_as(note: str | None) -> AbstractContextManager[None]:
-    """Return ``RowCodec.unreadable_as``, a block without an effect if none is installed."""
-    return nullcontext() if installed is None else installed.unreadable_as(note)
+_note: ContextVar[str | EllipsisType | None] = ContextVar("chatmemory_unreadable", default=...)
+
+
+@contextmanager
+def unreadable_as(note: str | EllipsisType | None) -> Iterator[None]:
+    """
+    Read what cannot be decoded in this block as *note*, formatted with the id of its key, for a list.
+
+    With None, it is read as it is stored, to erase it; with ..., it is an error, as by default.
+    """
+    token = _note.set(note)
+    try:
+        yield
+    finally:
+        _note.reset(token)
+
+
+def instead_of(stored: str, error: UnreadableError) -> str:
+    """Return what is read instead of what is *stored*, see ``unreadable_as``, or raise *error*."""
+    note = _note.get()
+    if isinstance(note, EllipsisType):
+        raise error
+    return stored if note is None else note.format(error.key_id)
 
 
 UNREADABLE = _("cannot be decrypted (key {})")

@@ -16,6 +16,8 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from chatmemory_django.db.engines import Dialect, dialect
+
 DEADLOCKS = frozenset({"40001", "40P01", 1213, 1020})
 """Error codes of PostgreSQL and MySQL for a deadlock, or for a row that another transaction has changed."""
 
@@ -39,7 +41,7 @@ def sees_otherwise(connection: BaseDatabaseWrapper) -> bool:
     Of MySQL's isolation levels, REPEATABLE READ shows a transaction its own writes as they are now, and everything else
     as it was at its first read; READ UNCOMMITTED shows changes that are never committed.
     """
-    if connection.vendor != "mysql":
+    if dialect(connection) is not Dialect.MYSQL:
         return False
     connection.ensure_connection()  # which sets what it asks for
     level = connection.isolation_level  # type: ignore[attr-defined]
@@ -95,7 +97,7 @@ def as_now(rows: _Q) -> _Q:
 
     On MySQL, a plain SELECT would return them as the transaction has seen them before; one that locks does not.
     """
-    return rows.select_for_update() if connections[rows.db].vendor == "mysql" else rows
+    return rows.select_for_update() if dialect(connections[rows.db]) is Dialect.MYSQL else rows
 
 
 def _is_deadlock(error: DatabaseError) -> bool:

@@ -34,7 +34,7 @@ class ConversationsCommand(BaseCommand):
 
     stopped = "Stopped. No conversation was left half-done."
     unreadable = 0
-    """How many conversations could not be decrypted."""
+    """How many conversations could not be read: to decrypt them, for example, needs a key that is not there."""
     first_unreadable = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -67,7 +67,7 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(str(exc)) from exc
         if self.unreadable:
             raise CommandError(
-                f"{self.unreadable:,} of the conversations cannot be decrypted, first {self.first_unreadable}"
+                f"{self.unreadable:,} of the conversations cannot be read, first {self.first_unreadable}"
             )
         return result
 

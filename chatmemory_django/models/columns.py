@@ -12,7 +12,7 @@ from chatmemory_django import conf
 from chatmemory_django.codec import message_from_json
 from chatmemory_django.core.limits import MAX_METADATA_DEPTH, is_storable
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import UnreadableError, looks_encoded
+from chatmemory_django.db.row_codec import is_like_encoded
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -101,10 +101,10 @@ def only_text(message: ChatMessage) -> Columns | None:
     """
     Return the columns of *message* if it has nothing but a text, otherwise None. Raises what ``to_columns`` does.
 
-    A text that looks encoded is not alone in its row, so that it is never taken for one that is.
+    A text that begins as if it were encoded is not alone in its row, so that it is never taken for one that is.
     """
     text, is_all = _text(message)
-    if not is_all or (text[:3] == "enc" and looks_encoded(text)):
+    if not is_all or (text[:3] == "enc" and is_like_encoded(text)):
         return None
     try:
         size = len(text.encode())
@@ -155,8 +155,8 @@ def checked_verbatim(verbatim: str) -> str:
 
 def to_message(type: str, text: str, payload: str | None) -> ChatMessage:
     """Return the message that a row holds; ``UnreadableError`` if it is encoded, and nothing is installed for that."""
-    if payload is None and text[:3] == "enc" and row_codec.installed is None and looks_encoded(text):
-        raise UnreadableError("The text of a message is encrypted, and this process does not have the app for it.")
+    if payload is None and text[:3] == "enc" and row_codec.installed is None:
+        text = row_codec.plain(text)
     return _TEXT_CLASSES[type](text) if payload is None else message_from_json(payload)
 
 

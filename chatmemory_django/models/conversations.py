@@ -43,6 +43,7 @@ from chatmemory_django.core.limits import (
 )
 from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.engines import queues
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.transactions import as_now, note_lock, tried_again
 from chatmemory_django.messages import MessageType
@@ -223,8 +224,8 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         return self.annotate(preview=Subquery(preview))
 
     def with_size(self) -> Self:
-        """Annotate each with its ``size``: the number of characters of its stored metadata."""
-        return self.annotate(size=Length(Cast("metadata", TextField())))
+        """Annotate each with its ``size``: the number of characters of its stored title and metadata."""
+        return self.annotate(size=Length("title") + Length(Cast("metadata", TextField())))
 
     def lock(self, keys: Iterable[int]) -> Self:
         """
@@ -233,7 +234,7 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         Returns those of them that still are among these conversations then, whatever the transaction has read before.
         """
         rows = Conversation.objects.using(self.db).filter(pk__in=keys)
-        if connections[self.db].vendor == "sqlite":
+        if not queues(connections[self.db]):
             rows.update(version=F("version"))  # a DEFERRED transaction acquires its lock by this
         list(rows.order_by("pk").select_for_update().values_list("pk"))
         return as_now(self.filter(pk__in=keys))
@@ -287,8 +288,8 @@ def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> 
 
 def stored_size(owner: Any, using: str | None = None) -> int:
     """
-    Return how much the conversations of the user with the key *owner* have: the characters of texts and metadata, and
-    the bytes of files.
+    Return how much the conversations of the user with the key *owner* have: the characters of texts, titles and
+    metadata, and the bytes of files.
 
     In a transaction, others who ask this for the user wait until it ends. It reads the sizes of all of their messages.
     """

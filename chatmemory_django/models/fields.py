@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from django.db import models, router
+from django.db import models, router, transaction
 from django.db.backends.ddl_references import Statement
-from django.db.models import ExpressionWrapper, F, Func, Q, Value
-from django.db.models.functions import Now
+from django.db.models import Case, Expression, ExpressionWrapper, F, Func, Q, Value
+from django.db.models.functions import Cast, Extract, Now
 from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.db.row_codec import EncryptedError, Placed, Stored
 
 if TYPE_CHECKING:
@@ -62,15 +64,22 @@ class Hour(Func):
     arity = 1
     output_field = models.IntegerField()
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="TIMESTAMPDIFF(HOUR, '1970-01-01', %(expressions)s)")
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        template = _HOURS.get(dialect(connection))
+        if template is not None:
+            return super().as_sql(compiler, connection, template=template)
+        moment = Cast(self.source_expressions[0], models.DateTimeField())
+        parts = [compiler.compile(Extract(moment, each, datetime.UTC)) for each in ("year", "month", "day", "hour")]
+        year, month, day, hour = (sql for sql, _ in parts)
+        sql = f"((({year}) * 12 + {month}) * 31 + {day}) * 24 + {hour}"  # not without gaps, but in order
+        return sql, tuple(param for _, params in parts for param in params)
 
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        hours = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s::timestamptz AT TIME ZONE 'UTC') / 3600)::integer"
-        return self.as_sql(compiler, connection, template=hours)
 
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="CAST(JULIANDAY(%(expressions)s) * 24 AS INTEGER)")
+_HOURS: dict[Dialect | None, str] = {
+    Dialect.MYSQL: "TIMESTAMPDIFF(HOUR, '1970-01-01', %(expressions)s)",
+    Dialect.POSTGRESQL: ("FLOOR(EXTRACT(EPOCH FROM %(expressions)s::timestamptz AT TIME ZONE 'UTC') / 3600)::integer"),
+    Dialect.SQLITE: "CAST(JULIANDAY(%(expressions)s) * 24 AS INTEGER)",
+}
 
 
 class ExactCharField(models.CharField):
@@ -78,11 +87,27 @@ class ExactCharField(models.CharField):
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
         parameters = super().db_parameters(connection)
-        if connection.vendor == "mysql":
+        if dialect(connection) is Dialect.MYSQL:
             # Binary, and without the padding that makes "a" and "a " equal.
             is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
             parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
         return parameters
+
+
+class WhoField(models.CharField):
+    """
+    Who did something: a user as text, *by* the primary key or by the name of then, no reference.
+
+    It stays when the user is deleted, until what was done is erased; ``verify_chatmemory`` finds it.
+    """
+
+    def __init__(self, verbose_name: Any = None, *, by: Literal["key", "name"] = "key", **options: Any) -> None:
+        super().__init__(verbose_name, **{"max_length": 255, **options})
+        self.by = by
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.CharField", args, options
 
 
 class EncryptedTextField(models.TextField):
@@ -90,8 +115,13 @@ class EncryptedTextField(models.TextField):
     A text of people, in the database as the installed ``RowCodec`` encodes it, if there is one.
 
     The database can then only tell whether it is empty, so other lookups raise ``EncryptedError``. Empty texts are
-    stored as they are.
+    stored as they are. Without a codec, what is encoded is an ``UnreadableError``; one that *is_json* has to be parsed
+    anyway, which fails then.
     """
+
+    def __init__(self, *args: Any, is_json: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_json = is_json
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
         """See ``Field.select_format``, which is not documented: the column itself is selected with its place."""
@@ -106,7 +136,9 @@ class EncryptedTextField(models.TextField):
         """See ``Field.get_db_converters``: Django asks for them once for each query."""
         converters: list[Callable[..., Any]] = super().get_db_converters(connection)
         codec = row_codec.installed
-        return converters if codec is None else [codec.decoder(self, connection.alias), *converters]
+        if codec is None:
+            return converters if self.is_json else [_plain, *converters]
+        return [codec.decoder(self, connection.alias), *converters]
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # as Django's
         value = super().pre_save(model_instance, add)
@@ -117,7 +149,13 @@ class EncryptedTextField(models.TextField):
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         value = super().get_db_prep_save(value, connection)
         codec = row_codec.installed
-        if codec is None or not value or not isinstance(value, str) or isinstance(value, Stored):
+        if not value or isinstance(value, Stored):
+            return value
+        if codec is None:
+            return row_codec.escaped(value) if isinstance(value, str) and not self.is_json else value
+        if hasattr(value, "as_sql"):
+            if not self._is_encoded(value):
+                raise EncryptedError(f"{self.label} is encrypted, so the database cannot compute it: pass a text.")
             return value
         if not isinstance(value, Placed):
             raise EncryptedError(
@@ -140,6 +178,15 @@ class EncryptedTextField(models.TextField):
             return _IsEmpty
         raise EncryptedError(f"{self.label} is encrypted, so the database cannot look it up by {lookup_name!r}.")
 
+    def _is_encoded(self, expression: Any) -> bool:
+        """Return whether *expression* is encoded, or a CASE of values of this field, which are: of ``bulk_update``."""
+        if isinstance(expression, Cast):
+            return self._is_encoded(*expression.source_expressions)
+        if isinstance(expression, Case):
+            return all(map(self._is_encoded, [expression.default, *(each.result for each in expression.cases)]))
+        is_own = isinstance(expression, Value) and (not expression.value or expression.output_field == self)
+        return is_own or isinstance(expression, Encoded)
+
     @property
     def is_plain(self) -> bool:
         """Whether the database has the text as it is: a subclass of a site may store it in another way."""
@@ -149,6 +196,15 @@ class EncryptedTextField(models.TextField):
     def label(self) -> str:
         """The name of the column for a ``Coder``."""
         return f"{self.model._meta.label_lower}.{self.name}"
+
+
+def _plain(value: str | None, expression: Any, connection: Any) -> str | None:
+    """Return the text that was read where no ``RowCodec`` is installed."""
+    return row_codec.plain(value) if value and value[:3] == "enc" else value
+
+
+class Encoded(Expression):
+    """An expression for a text that is encoded before it is written."""
 
 
 class WithPlace(Func):
@@ -169,17 +225,20 @@ class PlacedQuerySet(models.QuerySet[_Model]):
         """See ``QuerySet.update``. Of texts that are encoded, it writes those of one row."""
         if row_codec.installed is None:
             return super().update(**columns)
-        rows, given = row_codec.installed.updated(self, columns)
-        return super(PlacedQuerySet, rows).update(**given)
+        self._for_write = True
+        return row_codec.installed.update(self, columns)
 
     update.alters_data = True  # type: ignore[attr-defined]
 
     def bulk_update(self, objs: Iterable[_Model], fields: Iterable[str], batch_size: int | None = None) -> int:
         """See ``QuerySet.bulk_update``."""
+        if row_codec.installed is None:
+            return super().bulk_update(objs, fields, batch_size)
         objs, fields = tuple(objs), tuple(fields)
-        if row_codec.installed is not None:
-            row_codec.installed.place(objs, fields)
-        return super().bulk_update(objs, fields, batch_size)
+        self._for_write = True
+        with transaction.atomic(using=self.db, savepoint=False):
+            row_codec.installed.place(self, objs, fields)
+            return super().bulk_update(objs, fields, batch_size)
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
 
@@ -244,8 +303,10 @@ class OwnerField(models.ForeignKey):
 class UtcNow(Now):
     """The present moment as Django stores it: MariaDB's own is in the time zone of the connection."""
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)")
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        if dialect(connection) is Dialect.MYSQL:
+            context["template"] = "UTC_TIMESTAMP(6)"
+        return super().as_sql(compiler, connection, *args, **context)
 
 
 def with_default(field: _Field) -> _Field:

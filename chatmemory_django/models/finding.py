@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.apps import apps
-from django.db.models import BooleanField, Case, F, FloatField, Lookup, Q, Subquery, Value, When
+from django.db.models import BooleanField, F, FloatField, Func, Lookup, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Concat, Left, Length, NullIf, Replace, StrIndex, Upper
 
 from chatmemory_django.core.excerpts import terms_of
@@ -57,20 +57,45 @@ def rank_of(text: str, terms: Sequence[str]) -> Combinable:
     A term counts more the more often it occurs and the shorter the message is; more if it starts a word; and most if
     the terms occur together as they were typed.
     """
-    beginning = Left("text", RANKED_LENGTH)
-    words = Concat(Value(" "), Upper(beginning))
-    length = Length(beginning) + Value(1.0)
     weights = dict.fromkeys(terms, 1.0) | {f" {term}": 2.0 for term in terms}
     if len(terms) > 1:
         weights[text.strip()] = 4.0
-    rank: Any = Value(sum(weights.values()), FloatField())
-    for wanted, weight in weights.items():
+    return _RankOf(weights)
+
+
+class _RankOf(Func):
+    """
+    The sum of what each of *weights* adds, see ``rank_of``.
+
+    As an expression of Django's, it has a hundred parts, which take longer to compile than the search.
+    """
+
+    output_field = FloatField()
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        super().__init__("text")
+        self.weights = weights
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        beginning = Left(self.source_expressions[0], RANKED_LENGTH)
+        length, of_length = compiler.compile(Length(beginning))
+        needle, longer = (Upper(Value(each)) for each in _SOUGHT)
         # Longer by one character for each occurrence.
-        needle, longer = (Upper(Value(each)) for each in (wanted, f"{wanted}+"))
-        times = Length(Replace(words, needle, longer)) - length  # type: ignore[arg-type]  # the stubs only know Value
-        missed = Value(1.0) + length / Value(_LONG)
-        rank -= Value(weight) * missed / (times + missed)
-    return rank  # type: ignore[no-any-return]
+        replaced = Replace(Concat(Value(" "), Upper(beginning)), needle, longer)  # type: ignore[arg-type]
+        found, of_found = compiler.compile(Length(replaced))
+        missed = f"(%s + ({length} + %s) / %s)"
+        of_missed = [1.0, *of_length, 1.0, _LONG]
+        part = f"%s * {missed} / (({found} - ({length} + %s)) + {missed})"
+        params: list[Any] = [sum(self.weights.values())]
+        for wanted, weight in self.weights.items():
+            sought = dict(zip(_SOUGHT, (wanted, f"{wanted}+"), strict=True))
+            of_times = [sought.get(each, each) for each in of_found]
+            params += [weight, *of_missed, *of_times, *of_length, 1.0, *of_missed]
+        return " - ".join(["%s", *[part] * len(self.weights)]), tuple(params)
+
+
+_SOUGHT = "\x1a", "\x1a+"
+"""What stands for a word, and for a word and one character more, until the SQL is compiled for all of them."""
 
 
 def weigh(scope: QuerySet[Any], text: str, owner: Any) -> dict[Key, float]:
@@ -93,10 +118,22 @@ def weigh(scope: QuerySet[Any], text: str, owner: Any) -> dict[Key, float]:
     return weighing.best(MAX_WEIGHED, sorted(set(beyond)))
 
 
-def weight_of(weights: Mapping[Key, float]) -> Case:
-    """Return an expression for the weight of a message that is among *weights*."""
-    whens = (When(conversation=each[0], sequence=each[1], then=Value(weights[each])) for each in weights)
-    return Case(*whens, output_field=FloatField())
+class WeightOf(Func):
+    """The weight of a message that is among *weights*. A ``Case`` of Django's takes as long as the whole search."""
+
+    output_field = FloatField()
+
+    def __init__(self, weights: Mapping[Key, float]) -> None:
+        super().__init__("conversation_id", "sequence")
+        self.weights = weights
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        if not self.weights:
+            return compiler.compile(Value(0.0, FloatField()))
+        (conversation, _), (sequence, _) = map(compiler.compile, self.source_expressions)
+        when = f"WHEN {conversation} = %s AND {sequence} = %s THEN %s"
+        params = [param for key, weight in self.weights.items() for param in (*key, weight)]
+        return f"CASE {' '.join([when] * len(self.weights))} END", tuple(params)
 
 
 def _read(messages: QuerySet[Any]) -> QuerySet[Any, Written]:

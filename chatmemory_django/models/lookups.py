@@ -1,4 +1,7 @@
-"""A condition on metadata. Databases compare JSON in different ways, so each has SQL of its own."""
+"""
+A condition on metadata. Databases compare JSON in different ways, so each has SQL of its own, and others what the ORM
+has for them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from django.db.models import BooleanField, Func
+from django.db.models.fields.json import KeyTransform, KeyTransformExact
+
+from chatmemory_django.db.engines import Dialect, dialect
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -44,7 +50,19 @@ class MetadataEntry(Func):
         elif (number := _number(text)) is not None:
             self.values.append(number)
 
-    def as_mysql(self, compiler: SQLCompiler, connection: MySqlWrapper, **context: Any) -> Sql:
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        """Return the SQL for the database of *connection*."""
+        own = {Dialect.MYSQL: self._of_mysql, Dialect.POSTGRESQL: self._of_postgresql, Dialect.SQLITE: self._of_sqlite}
+        spoken = dialect(connection)
+        return self._of_orm(compiler) if spoken is None else own[spoken](compiler, connection)
+
+    def _of_orm(self, compiler: SQLCompiler) -> Sql:
+        entry = KeyTransform(self.key, self.source_expressions[0])
+        equal = [compiler.compile(KeyTransformExact(entry, value)) for value in self.values]
+        sql = " OR ".join(f"({each})" for each, _ in equal)
+        return f"({sql})", tuple(param for _, params in equal for param in params)
+
+    def _of_mysql(self, compiler: SQLCompiler, connection: MySqlWrapper) -> Sql:
         """Return the SQL for MySQL, which compares JSON by value, and for MariaDB, which stores it as text."""
         column, params = compiler.compile(self.source_expressions[0])
         forms = [form for value in self.values for form in _forms(value)]
@@ -59,13 +77,13 @@ class MetadataEntry(Func):
         every = [param for form in forms for param in (*params, path, form)]
         return f"({' OR '.join([condition] * len(forms))})", tuple(every)
 
-    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
+    def _of_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
         """Return the SQL for PostgreSQL; the cast makes digits a key, not an index, however the driver passes them."""
         column, params = compiler.compile(self.source_expressions[0])
         candidates = ", ".join(["%s::jsonb"] * len(self.values))
         return f"({column} -> %s::text) IN ({candidates})", (*params, self.key, *map(json.dumps, self.values))
 
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
+    def _of_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:
         """Return the SQL for SQLite, without a path, since SQLite supports no escapes in paths."""
         column, params = compiler.compile(self.source_expressions[0])
         pairs = [pair for value in self.values for pair in _typed(value)]

@@ -145,7 +145,7 @@ class MessageQuerySet(PlacedQuerySet["Message"]):
             raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
         if match == "any":
             weights = finding.weigh(scope, text, None if owner is None else owner.pk)
-            answering = scope.with_keys(weights).annotate(rank=finding.weight_of(weights))
+            answering = scope.with_keys(weights).annotate(rank=finding.WeightOf(weights))
             return answering.order_by("-rank", *NEWEST_FIRST)
         index = finding.index
         found = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)
@@ -262,7 +262,7 @@ def beginning_of_text(length: int) -> Combinable:
     in more than ``MAX_EXCERPTED`` characters.
     """
     text: Any = Message._meta.get_field("text")
-    return Left("text", length) if text.is_plain else if_short("text", MAX_EXCERPTED)
+    return Left("text", length, output_field=text) if text.is_plain else if_short("text", MAX_EXCERPTED)
 
 
 def if_short(column: str, length: int) -> Combinable:
@@ -329,12 +329,12 @@ class Message(models.Model):
     counted_by = with_default(models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default=""))
     text = EncryptedTextField(_("text"), blank=True)
     # JSON exactly as written, in a text column: jsonb would return 1e308 as an integer of 309 digits.
-    payload = EncryptedTextField(_("payload"), null=True)  # null means "only a text", and takes no space
+    payload = EncryptedTextField(_("payload"), null=True, is_json=True)  # null means "only a text", and takes no space
     client_message_id = ExactCharField(  # null means "none", and is not unique
         _("client message id"), max_length=MAX_CLIENT_MESSAGE_ID_LENGTH, null=True
     )
     # What another framework passed, if the message alone cannot restore it exactly: JSON as text, like payload.
-    verbatim = EncryptedTextField(_("original"), null=True)  # null means "restored from the message"
+    verbatim = EncryptedTextField(_("original"), null=True, is_json=True)  # null means "restored from the message"
     metadata = models.JSONField(_("metadata"), null=True)
 
     objects = MessageQuerySet.as_manager()
@@ -369,6 +369,17 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.type} {self.sequence}"  # never the text: this appears in logs
+
+    def save(self, *, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        """See ``Model.save``. Texts that are encoded for their type are written with it, or ``EncryptedError``."""
+        if row_codec.installed is not None and not self._state.adding:
+            named = {each.name for each in self._meta.concrete_fields} if update_fields is None else set(update_fields)
+            fields = named - self.get_deferred_fields()
+            if "type" in fields and not fields >= TEXTS.keys():
+                raise EncryptedError(
+                    "Texts are encrypted for their type: save() both, or name others in update_fields."
+                )
+        super().save(update_fields=update_fields, **options)
 
     @property
     def chat_message(self) -> ChatMessage:

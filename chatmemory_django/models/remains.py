@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, taking_turns
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.db.transactions import is_noted, note, tried_again
 from chatmemory_django.models import message_codec
 from chatmemory_django.models.copies import outliving, refuse_held
@@ -59,13 +60,17 @@ class ErasedConversation(models.Model):
 
 
 class _Bytes(Func):
-    """How many bytes a text takes; on SQLite, its characters. PostgreSQL does not read a long text for that."""
+    """
+    How many bytes a text takes; its characters, where SQL may not have that. PostgreSQL does not read a long text for
+    it.
+    """
 
     function = "OCTET_LENGTH"
     output_field = models.BigIntegerField()
 
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, function="LENGTH", **context)
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:  # as Django's
+        has_it = dialect(connection) in {Dialect.POSTGRESQL, Dialect.MYSQL}
+        return super().as_sql(compiler, connection, function=None if has_it else "LENGTH")
 
 
 BYTES = _Bytes("text") + Coalesce(_Bytes("payload"), 0) + Coalesce(_Bytes("verbatim"), 0)

@@ -50,8 +50,8 @@ def entry(conversation: Conversation, user_id: Any, words: str, flag: int = CHAN
 
 
 def log_read(sender: object, reader: Any, conversations: Sequence[Conversation], way: Way, **kwargs: Any) -> None:
-    """Log that *reader* has read *conversations* in one entry; an export has been logged as what it is."""
-    if way == "exported" or reader.pk is None or not apps.is_installed("django.contrib.admin"):
+    """Log that *reader* has read *conversations* in one entry; an export or a change has been logged as what it is."""
+    if way in {"exported", "changed"} or reader.pk is None or not apps.is_installed("django.contrib.admin"):
         return
     if way == "read":
         entry(conversations[0], reader.pk, _("Read.")).save(force_insert=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
+from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.one_by_one import Each, Refused, for_each
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -15,7 +16,8 @@ def clear(conversations: QuerySet[Conversation], *, each: Each | None = None, re
 
     Refused with ``ProtectedError`` if nothing of a conversation may be erased.
     """
-    return for_each(conversations, _clear, each, refused)
+    with unreadable_as(None):  # as to erase: it takes no key
+        return for_each(conversations, _clear, each, refused)
 
 
 def _clear(conversation: Conversation) -> int:

@@ -35,8 +35,8 @@ def export(
     Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending.
 
     The *form* is the lines of ``export_lines``, which can be imported again, or a document for people: plain text, or a
-    page of HTML, in the active language and time zone. *refused* receives the conversations that cannot be decrypted,
-    and the others go on; without it, the first one raises ``UnreadableError``.
+    page of HTML, in the active language and time zone. *refused* receives the conversations that cannot be exported,
+    see ``export_lines``, and why, and the others go on; without it, the first one raises that.
     """
     if form == "jsonl":
         return _in_chunks(export_lines(conversations, types=types, refused=refused))

@@ -19,7 +19,7 @@ from django.db.models.expressions import Combinable
 
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.row_codec import UnreadableError
+from chatmemory_django.db.row_codec import Stored, UnreadableError, unescaped
 from chatmemory_django.db.transactions import MAX_ATTEMPTS, as_now, has_locked, is_duplicate, note_lock, tried_again
 from chatmemory_django.messages import ChatMessage, NewMessage
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -116,11 +116,17 @@ def in_its_lock(
 
 
 @contextmanager
-def going_on(conversations: QuerySet[Conversation], key: int, refused: Refused | None) -> Iterator[None]:
-    """Give *refused* the conversation *key*, without its title, if this block cannot decrypt it; None raises that."""
+def going_on(
+    conversations: QuerySet[Conversation], key: int, refused: Refused | None, *others: type[Exception]
+) -> Iterator[None]:
+    """
+    Give *refused* the conversation *key*, without its title, if this block cannot decrypt it, or raises one of
+    *others*; None raises that.
+    """
+    errors: tuple[type[Exception], ...] = (UnreadableError, *others)
     try:
         yield
-    except UnreadableError as exc:
+    except errors as exc:
         if refused is None:
             raise
         for conversation in conversations.filter(pk=key).defer("title"):
@@ -237,4 +243,4 @@ def as_kept(message: ChatMessage) -> ChatMessage:
 def stored_columns(new: NewMessage) -> tuple[str, str, str | None, str | None]:
     """Return type, text, payload and original of *new*; ``TypeError`` or ``ValueError`` if it cannot be stored."""
     row = new_row(new)
-    return row.type, row.text, row.payload, row.verbatim
+    return row.type, unescaped(row.text) if isinstance(row.text, Stored) else row.text, row.payload, row.verbatim

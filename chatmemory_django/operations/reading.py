@@ -9,7 +9,8 @@ from chatmemory_django import conf
 from chatmemory_django.models import Conversation
 from chatmemory_django.signals import conversations_read
 
-Way: TypeAlias = Literal["read", "listed", "searched", "exported"]
+Way: TypeAlias = Literal["read", "listed", "searched", "exported", "changed"]
+"""How: a change is a read, too, as its response has what there is now."""
 
 
 def note_read(

@@ -8,21 +8,32 @@ apps keep elsewhere, they tell by ``models.copies``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.apps import apps
+from django.contrib.auth import get_user_model
 from django.db.models import Exists, Field, Model, OuterRef, QuerySet
 
 from chatmemory_django.db.tables import has_table
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.copies import Remnant, remnant_finders
+from chatmemory_django.models.fields import WhoField
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def left_of(user_key: Any, using: str) -> Iterator[Remnant]:
+class User(NamedTuple):
+    """Of whom something may be left; the user may be deleted."""
+
+    key: Any
+    """The primary key."""
+    name: str | None = None
+    """The name; None if it is not known any more, and what was stored by it is not found."""
+
+
+def left_of(user: User, using: str) -> Iterator[Remnant]:
     """
-    Yield what is left in the database *using*, or beside it, of the user with the primary key *user_key*.
+    Yield what is left in the database *using*, or beside it, of *user*.
 
     That is what names the user, and what is of conversations that are gone: nobody knows any more whose they were. All
     rows of conversations are looked at for this. What is being written or erased now may be found as well.
@@ -32,20 +43,22 @@ def left_of(user_key: Any, using: str) -> Iterator[Remnant]:
         if not is_ours or model._meta.proxy or not has_table(model, using):
             continue
         for field in model._meta.concrete_fields:
-            for words, rows in _found(model, field, user_key, using):
+            for words, rows in _found(model, field, user, using):
                 if count := rows.count():
                     yield Remnant(f"{model._meta.db_table}: {words}", count)
     for find in remnant_finders:
         yield from find(using)
 
 
-def _found(
-    model: type[Model], field: Field[Any, Any], user_key: Any, using: str
-) -> Iterator[tuple[str, QuerySet[Any]]]:
+def _found(model: type[Model], field: Field[Any, Any], user: User, using: str) -> Iterator[tuple[str, QuerySet[Any]]]:
     rows = model._base_manager.using(using).order_by()
     there = Conversation.objects.using(using).order_by()
-    if field.name == "owner":
-        yield "rows of the user", rows.filter(owner=str(user_key))
+    if field.name == "owner" or field.related_model is get_user_model():
+        yield "rows of the user", rows.filter(**{field.name: str(user.key)})
+    elif isinstance(field, WhoField):
+        who = str(user.key) if field.by == "key" else user.name
+        if who:
+            yield f"rows that name the user in {field.name}", rows.filter(**{field.name: who})
     elif field.related_model is Conversation:
         named = rows.filter(**{f"{field.attname}__isnull": False})
         yield "rows of conversations that are gone", named.exclude(Exists(there.filter(pk=OuterRef(field.attname))))

@@ -105,9 +105,12 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         expires_at = new_expiry() if wanted.get("is_temporary") else None
         conversation = Conversation(**columns, owner_id=None if owner is None else owner.pk, expires_at=expires_at)
         using = router.db_for_write(Conversation)
+        size = _size(columns)
+        same = Conversation.objects.using(using).filter(memory_id=conversation.memory_id)
+        is_there = size > 0 and self.has_limit(self.owner_of(conversation)) and same.exists()
         try:
             with transaction.atomic(using=using):
-                self.check_quota(size=json_size(wanted.get("metadata")))
+                self.check_quota(conversation, size=0 if is_there else size)
                 conversation.save(using=using, force_insert=True)
         except IntegrityError:
             conversation = self._existing(wanted)
@@ -115,12 +118,16 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
 
     def retrieve(self, request: Request, memory_id: str) -> Response:
         """Retrieve a conversation."""
-        return self._described(self.find())
+        with unreadable_as(str(UNREADABLE)):
+            return self._described(self.find())
 
     def partial_update(self, request: Request, memory_id: str) -> Response:
         """Update a conversation. Metadata is replaced as a whole; omitted fields are kept."""
         wanted = self.body
-        with self.changing("change", size=json_size(wanted.get("metadata"))) as conversation:
+        grows = not wanted.keys().isdisjoint({"title", "metadata"})
+        with unreadable_as(str(UNREADABLE)), self.changing("change", grows=grows) as conversation:
+            there = {name: getattr(conversation, name) for name in wanted}
+            self.check_quota(conversation, size=max(_size(wanted) - _size(there), 0))
             # A title that the user may not read is written in any case: otherwise the ETag would reveal a right guess.
             hidden = set() if self.readable_types else {"title"}
             changed = [
@@ -196,7 +203,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             raise exceptions.PermissionDenied
         messages = [item["message"] for item in self.body["messages"]]
         refuse_types(messages, self.policy.writable_types(request))
-        with self.changing("set", adds=messages) as conversation:
+        with self.changing("set", grows=True) as conversation:
+            self.check_quota(conversation, messages)
             memory = get_chat_memory(conversation.memory_id)
             memory.set(messages)
             conversation.refresh_from_db()
@@ -217,9 +225,8 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def fork(self, request: Request, memory_id: str) -> Response:
         """Copy a conversation up to a message. The copy has the memory of that point, and the same owner."""
         wanted = self.body
-        is_bounded = self.policy.max_stored(request) is not None
-        size = self.find("add").messages.total_size() if is_bounded else 0
-        with self.changing("add", size=size) as conversation, found_at("$.through"):
+        with self.changing("add", grows=True) as conversation, found_at("$.through"):
+            self.check_quota(conversation, size=self._size_of_fork(conversation))
             window = get_chat_memory(conversation.memory_id).window()
             try:
                 forked = fork(conversation, wanted.get("memory_id"), through=wanted.get("through"), window=window)
@@ -277,6 +284,13 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             headers={"Content-Disposition": 'attachment; filename="conversation.jsonl"'},
         )
 
+    def _size_of_fork(self, conversation: Conversation) -> int:
+        """Return how much a fork of *conversation* may take; 0 where it does not matter."""
+        if not self.has_limit(self.owner_of(conversation)):
+            return 0
+        copied = {"title": conversation.title, "metadata": conversation.metadata}
+        return conversation.messages.total_size() + _size(copied)
+
     def _existing(self, wanted: Mapping[str, Any]) -> Conversation:
         there: Conversation | None = self.get_conversations("view").filter(memory_id=wanted["memory_id"]).first()
         # Of others' conversations, the answer would reveal whether a guess of the title is right.
@@ -333,6 +347,11 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             "evict_to": window.evict_to,
             "unit": unit,
         }
+
+
+def _size(columns: Mapping[str, Any]) -> int:
+    """Return how much of what a user may store these *columns* of a conversation take."""
+    return len(columns.get("title", "")) + json_size(columns.get("metadata"))
 
 
 def _taken() -> Problem:

@@ -114,11 +114,12 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         adds = [item["message"] for item in body["messages"]]
         refuse_types(adds, self.policy.writable_types(request))
         key = _idempotency_key(request)
-        with self.changing("write", check=False, adds=adds) as conversation, found_at("$.after"):
+        with self.changing("write", check=False, grows=True) as conversation, found_at("$.after"):
             new = _new_messages(conversation, body["messages"], key)
             is_repeated = _is_repeated(conversation, new, key)
             if not is_repeated:
                 self.check_match()
+                self.check_quota(conversation, adds, sum(json_size(each.metadata) for each in new))
             sequences = get_chat_memory(conversation.memory_id).add(*new, after=body.get("after"))
             if not is_repeated:
                 self.log(conversation, admin_log.added(sequences))
@@ -135,7 +136,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         Other keys are kept, and null removes a key.
         """
         changes = self.body.get("metadata", {})
-        with self.changing("write", check=False, size=json_size(changes)) as conversation:
+        with self.changing("write", check=False, grows=bool(changes)) as conversation:
             row = self.find_message(conversation)
             self.check_match()
             if row.type not in self.readable_types:
@@ -144,6 +145,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             if writable is not None and (refused := sorted(changes.keys() - set(writable))):
                 detail = {key: [f"Only {', '.join(sorted(writable))} may be changed here."] for key in refused}
                 raise serializers.ValidationError({"metadata": detail}, "forbidden")
+            old = row.metadata or {}
+            self.check_quota(conversation, size=max(json_size({**old, **changes}) - json_size(old), 0))
             most = conf.rest().MAX_METADATA_BYTES
             try:
                 is_there = annotate(row_of(conversation), conversation.memory_id, row.sequence, changes, max_bytes=most)
@@ -151,7 +154,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
                 raise invalid("$.metadata", str(exc)) from None
             if is_there is None:  # it is only in the memory
                 raise Http404
-            self.log(conversation, admin_log.ANNOTATED % {"number": row.sequence})
+            if changes:
+                self.log(conversation, admin_log.ANNOTATED % {"number": row.sequence})
             conversation.refresh_from_db()
             row = self.find_message(conversation)
         return Response(self.get_serializer(row).data)

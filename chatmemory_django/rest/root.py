@@ -50,7 +50,9 @@ class StorageView(ChatMemoryView):
     @extend_schema("storage_retrieve")
     def get(self, request: Request) -> Response:
         """Return how much the user stores, texts and files together, and may store."""
-        return Response({"stored": stored_size(request.user.pk), "limit": self.policy.max_stored(request)})
+        return Response(
+            {"stored": stored_size(request.user.pk), "limit": self.policy.max_stored(request, request.user)}
+        )
 
 
 class SearchView(ChatMemoryView):

@@ -56,6 +56,7 @@ class ImportView(ChatMemoryView):
             raise exceptions.PermissionDenied
         rename = self.query.get("rename", False)
         owner = self.policy.owner_of_new(request)
+        of_owner = Conversation(owner_id=None if owner is None else owner.pk)
         stream: Any = request.data
         imported: list[dict[str, Any]] = []
 
@@ -75,7 +76,7 @@ class ImportView(ChatMemoryView):
             imported.clear()
             options: dict[str, Any] = {"rename": rename, "limits": limits, "using": using, "each": note}
             with transaction.atomic(using=using):
-                self.check_quota(size=size)
+                self.check_quota(of_owner, size=size)
                 import_lines(spooled, owner, trusted=False, all_or_none=True, **options)
 
         settings = conf.rest()
@@ -89,7 +90,7 @@ class ImportView(ChatMemoryView):
             uuids_only=not self.policy.may_name(request),
             remote_files=self.policy.may_link_files(request),
             types=self.policy.writable_types(request),
-            max_file_bytes=self.policy.max_file_bytes(request),
+            max_file_bytes=self.policy.max_file_bytes(request, self.owner_of(of_owner)),
         )
         with tempfile.SpooledTemporaryFile(max_size=1024 * 1024) as spooled:
             # A slow client blocks no one: the database is not used before the whole body has arrived.

@@ -9,12 +9,14 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+from django.contrib.auth.models import AnonymousUser
 from django.db import DEFAULT_DB_ALIAS, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.decorators import method_decorator
+from django.utils.functional import SimpleLazyObject
 from django.utils.http import parse_etags
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
@@ -28,14 +30,14 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from chatmemory_django import conf
-from chatmemory_django.access import AccessPolicy, Verb, access_policy, count_wrong_credentials
+from chatmemory_django.access import AccessPolicy, Owner, Verb, access_policy, count_wrong_credentials
 from chatmemory_django.authentication import with_bearer
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.conversations import unexpired
+from chatmemory_django.models.conversations import lock_first, unexpired
 from chatmemory_django.operations import Receipt, admin_log, erase
 from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.private import private_view
@@ -46,6 +48,7 @@ from chatmemory_django.rest.filters import StrictFilterBackend, StrictOrderingFi
 from chatmemory_django.rest.parsers import ChunkedRequest, JSONParser, JSONRenderer, OneKind
 from chatmemory_django.rest.problems import FieldName, InvalidQuery, NotModified, Problem, handle_exception, invalid
 from chatmemory_django.rest.schema import Schema, example_of
+from chatmemory_django.security import SecurityEvent, report
 from chatmemory_django.stores.base import MessageNotFoundError
 
 
@@ -89,6 +92,8 @@ class ChatMemoryView(GenericAPIView[Any]):
     action: str = ""
     conversation: Conversation | None = None
     """The conversation of the request, once it is found; its state is the ETag of the response."""
+    is_logged = False
+    """Whether the request has an entry in the admin's log, besides that of a read."""
 
     @cached_property
     def policy(self) -> AccessPolicy:
@@ -193,7 +198,7 @@ class ChatMemoryView(GenericAPIView[Any]):
         # Changes answer with what there is now, also if they change nothing.
         shows = request.method in {"GET", "PATCH", "PUT"} and response.status_code == HTTPStatus.OK
         if self.conversation is not None and shows:
-            way: Way = "exported" if self.action == "export" else "read"
+            way: Way = "exported" if self.action == "export" else "changed" if self.is_logged else "read"
             note_read(request.user, [self.conversation], way, partial(self.policy.is_own, request))
         if self.conversation is not None and response.status_code in {200, 201, 304}:
             response["ETag"] = etag(self.conversation)
@@ -231,36 +236,54 @@ class ChatMemoryView(GenericAPIView[Any]):
         return self.conversation
 
     @contextmanager
-    def changing(
-        self, verb: Verb, *, check: bool = True, adds: Iterable[ChatMessage] = (), size: int = 0
-    ) -> Iterator[Conversation]:
+    def changing(self, verb: Verb, *, check: bool = True, grows: bool = False) -> Iterator[Conversation]:
         """
         Lock the conversation that the URL refers to in a transaction, to do *verb* to it.
 
-        If ``If-Match`` does not match, the response is 412; 400 if the user may not have what it *adds*, or *size*
-        characters more.
+        If ``If-Match`` does not match, the response is 412. If it *grows*, call ``check_quota`` with the conversation.
         """
         using = router.db_for_write(Conversation)
+        # Before the transaction, of which MariaDB reads one state, that of its first read.
+        owner: Owner = SimpleLazyObject(lambda: self.owner_of(self._found(verb, self._owners(verb, using))))  # type: ignore[assignment]
+        has_limit = grows and self.has_limit(owner)
         with transaction.atomic(using=using):
-            self.check_quota(adds, size)
+            if has_limit:
+                lock_first(Conversation.objects.using(using).filter(owner=owner.pk))
             self.conversation = self._found(verb, self.get_conversations(verb).using(using).select_for_update())
             if check:
                 self.check_match()
             yield self.conversation
 
-    def check_quota(self, messages: Iterable[ChatMessage] = (), size: int = 0) -> None:
-        """Respond 400 if the user may not have *messages*, or *size* more: see ``AccessPolicy.check_quota``."""
+    def check_quota(self, conversation: Conversation, messages: Iterable[ChatMessage] = (), size: int = 0) -> None:
+        """
+        Respond 400 if the owner of *conversation* may not have *messages* and *size* more.
+
+        See ``AccessPolicy.check_quota``.
+        """
+        owner: Owner = SimpleLazyObject(partial(self.owner_of, conversation))  # type: ignore[assignment]
         try:
-            self.policy.check_quota(self.request, *messages)
-            if size:
-                self.policy.check_storage(self.request, size)
+            if self.has_limit(owner):
+                self.policy.check_quota(self.request, owner, *messages, size=size)
         except ValueError as exc:
+            report(SecurityEvent.QUOTA, self.request)
             raise invalid("$", sentence(exc)) from None
+
+    def has_limit(self, owner: Owner) -> bool:
+        """Return whether the policy limits what *owner* stores; it need not look at the owner for that."""
+        limits = (self.policy.max_stored, self.policy.max_file_bytes)
+        return any(limit(self.request, owner) is not None for limit in limits) and owner.pk is not None
+
+    def owner_of(self, conversation: Conversation) -> Owner:
+        """Return the owner of *conversation*."""
+        if conversation.owner_id == self.request.user.pk:
+            return self.request.user
+        return conversation.owner or AnonymousUser()
 
     def log(self, conversation: Conversation, words: str, flag: int = admin_log.CHANGE) -> None:
         """Log *words* in the admin's log if the user is staff and *conversation* is another user's."""
         user = self.request.user
         if getattr(user, "is_staff", False) and not self.policy.is_own(self.request, conversation):
+            self.is_logged = True
             admin_log.log(conversation, user.pk, words, flag)
 
     def check_match(self) -> None:
@@ -310,6 +333,10 @@ class ChatMemoryView(GenericAPIView[Any]):
         if verb != "view" and self.get_conversations("view").filter(memory_id=key).exists():
             raise exceptions.PermissionDenied
         raise Http404
+
+    def _owners(self, verb: Verb, using: str) -> QuerySet[Conversation]:
+        rows: QuerySet[Conversation] = self.get_conversations(verb).using(using)
+        return rows.only("owner")
 
     def get_conversations(self, verb: Verb) -> Any:
         """Return the conversations to which the user may do *verb*, without duplicates. Subclasses may filter them."""

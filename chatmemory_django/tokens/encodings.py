@@ -269,7 +269,9 @@ def _from_network(vocabulary: _Vocabulary) -> bytes:
         try:
             _write(folder / vocabulary.cache_name, data)
         except OSError as exc:
-            logger.warning("Cannot store %s in %s, so each process downloads it: %s", vocabulary.file_name, folder, exc)
+            logger.warning(
+                "Cannot store %s in %r, so each process downloads it: %r", vocabulary.file_name, str(folder), exc
+            )
     return data
 
 

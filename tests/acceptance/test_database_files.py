@@ -17,7 +17,8 @@ import chatmemory_django
 PACKAGE = Path(chatmemory_django.__path__[0])
 TESTS = Path(__file__).parents[1] / "database"
 
-NAMES = {"vendor", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite", "raw", "RawSQL", "RunSQL"}
+NAMES = {"dialect", "combines", "queues", "cursor", "as_sql", "as_mysql", "as_postgresql", "as_sqlite", "raw"}
+NAMES |= {"vendor", "RawSQL", "RunSQL"}
 """Attributes, methods and imports of code that depends on the database."""
 
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|DROP)\b")
@@ -27,7 +28,6 @@ REACHED_BY = {
     "chat/pydantic_ai/vendors.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "contrib/encryption/places.py": "encryption/test_attacks.py::test_a_column_alone_is_read_with_its_place",
     "contrib/importing/tables.py": "contrib/importing/test_openai.py::test_can_be_in_a_database_of_the_site",
-    "models/lookups.py": "test_metadata.py::test_a_text_finds_only_the_string_literal_or_number_that_it_equals",
     "db/tables.py": "test_verifying.py::test_after_it_nothing_is_left_but_what_others_have",
 }
 """Tests of modules that no test imports: the store calls them, a command or Django itself."""

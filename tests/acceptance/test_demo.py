@@ -233,6 +233,22 @@ class TestDemoUser:
         user = User.objects.get(username="demo")
         assert [user.is_staff, user.is_superuser, user.has_usable_password()] == [False] * 3
 
+    def test_with_debug_off_the_known_password_is_none_however_the_user_was_made(self, settings, client):
+        settings.DEBUG = True
+        demo()
+        token = {"path": "/api/token/", "data": {"username": "demo", "password": "demo"}}
+        assert client.post(**token).status_code == 200
+
+        settings.DEBUG = False
+
+        assert not client.login(username="demo", password="demo")
+        assert not client.login(username="DEMO", password="demo")
+        assert client.post(**token).status_code == 400
+        user = User.objects.get(username="demo")
+        user.set_password("my own")
+        user.save()
+        assert client.login(username="demo", password="my own")
+
     def test_every_run_prints_the_address_of_the_chat_and_the_credentials(self, settings):
         settings.DEBUG = True
 

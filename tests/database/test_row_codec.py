@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
+from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory_django.db import row_codec
@@ -83,14 +84,11 @@ class Codec:
     def saving(self, conversation: Any, fields: Any, using: str) -> Any:
         return nullcontext()
 
-    def updated(self, rows: Any, columns: Any) -> Any:
-        return rows, columns
+    def update(self, rows: Any, columns: Any) -> int:
+        return QuerySet.update(rows, **columns)
 
-    def place(self, instances: Any, columns: Any) -> None:
+    def place(self, rows: Any, instances: Any, columns: Any) -> None:
         pass
-
-    def unreadable_as(self, note: str | None) -> Any:
-        return nullcontext()
 
 
 @pytest.fixture

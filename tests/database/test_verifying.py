@@ -5,6 +5,7 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
@@ -13,13 +14,16 @@ from django.db import connection
 from django.utils import timezone
 
 from chatmemory_django import operations
-from chatmemory_django.chat.models import AnswerChunk, ModelCall
+from chatmemory_django.chat.models import AnswerChunk, ModelCall, ToolApproval
 from chatmemory_django.chat.runs.streams import Maker, Piece, streams
 from chatmemory_django.contrib.files import storage as storage_of_files
 from chatmemory_django.contrib.files.models import MediaDeletion, MediaReference
+from chatmemory_django.contrib.holds.models import LegalHold
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message, finding, remains
+from chatmemory_django.operations import verifying
+from chatmemory_django.operations.verifying import _found
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.pictures import picture, use_storage
 
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/7")
 SHA256 = "0" * 64
 NOBODY = "99999999"
+ANY = verifying.User(1, "ann")
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +210,60 @@ def test_an_index_with_words_of_deleted_messages_is_found_until_it_is_merged(ann
     assert verified(capsys, 0, user_key=str(key)) == NOTHING
 
 
+def test_what_a_user_did_in_conversations_of_others_is_found(ann, capsys):
+    conversation = Conversation.objects.get(memory_id="b")
+    decided = {"conversation": conversation, "sequence": 1, "state": "ended", "decided_by": str(ann.pk)}
+    ToolApproval.objects.create(position=0, **decided)
+    LegalHold.objects.create(conversation=conversation, reason="Case 7", placed_by="ann", ended_by="ann")
+    by_name = [
+        "default: chatmemory_holds_legalhold: rows that name the user in placed_by: 1",
+        "default: chatmemory_holds_legalhold: rows that name the user in ended_by: 1",
+    ]
+    by_key = ["default: chatmemory_chat_toolapproval: rows that name the user in decided_by: 1"]
+    key = str(ann.pk)
+    assert {*by_key, *by_name} < set(verified(capsys, 1, user="ann"))
+    assert {*by_key, *by_name} < set(verified(capsys, 1, user_key=key))
+
+    ann.delete()
+
+    assert verified(capsys, 1, user_key=key) == by_key
+    assert verified(capsys, 1, user_key=key, user="ann") == [*by_key, *by_name]
+
+
+def test_each_reference_to_a_user_in_a_table_of_the_package_is_looked_at():
+    fields = [
+        (model._meta.label, field.name)
+        for model in apps.get_models(include_auto_created=True)
+        if model.__module__.startswith("chatmemory_django.")
+        for field in model._meta.concrete_fields
+        if field.related_model is User or field.name.endswith(("ed_by", "owner", "user"))
+    ]
+    # Of the last three, what counted or evicted is meant, which is no user.
+    no_users = {("chatmemory.Conversation", "counted_by"), ("chatmemory.Conversation", "evicted_by")}
+    no_users |= {("chatmemory.Message", "counted_by")}
+    found = {
+        (model, name)
+        for model, name in fields
+        for _ in _found(apps.get_model(model), _field(model, name), ANY, "default")
+    }
+
+    assert set(fields) - found == no_users
+
+
+def _field(model: str, name: str):
+    return apps.get_model(model)._meta.get_field(name)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"user": "eve"}, "There is no user 'eve'"), ({"user_key": "eve"}, "'eve' cannot be the primary key of a user")],
+    [
+        ({"user": "eve"}, "There is no user 'eve'"),
+        ({"user_key": "eve"}, "'eve' cannot be the primary key of a user"),
+        ({"user_key": "9" * 20}, f"'{'9' * 20}' cannot be the primary key of a user: Ensure this value is less"),
+        ({"user_key": "-" + "9" * 20}, "cannot be the primary key of a user: Ensure this value is greater"),
+        ({"user_key": "9" * 20, "user": "ann"}, "cannot be the primary key of a user"),
+        ({}, "Name the user: --user NAME or --user-key KEY"),
+    ],
 )
 def test_a_wrong_name_is_an_error(ann, options, words):
     with pytest.raises(CommandError, match=words):

@@ -13,7 +13,7 @@ import chatmemory_django
 from chatmemory_django import checks, conf
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.costs.conf import check_costs
-from chatmemory_django.checks import check_databases, check_settings
+from chatmemory_django.checks import check_databases, check_engines, check_settings
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.memory import MessageWindowChatMemory
 
@@ -327,18 +327,39 @@ class TestEachCheck:
         assert "pip install 'chatmemory_django[offline]'" in message.hint
         assert "TIKTOKEN_CACHE_DIR" in message.hint
 
-    def test_E011_no_sql_is_written_for_the_database(self, monkeypatch):
-        monkeypatch.setattr(checks.connections["default"], "vendor", "oracle")
-        monkeypatch.setattr(checks.connections["default"], "display_name", "Oracle")
+    def test_E011_the_database_takes_empty_texts_for_null(self, monkeypatch):
+        connection = checks.connections["default"]
+        monkeypatch.setattr(connection.features, "interprets_empty_strings_as_nulls", True)
+        monkeypatch.setattr(type(connection), "display_name", "Oracle")
 
         [message] = check_databases()
 
         assert isinstance(message, Error)
         assert message.id == "chatmemory.E011"
         assert message.msg == (
-            "DATABASES['default'], which stores conversations, is Oracle, in whose SQL nothing here is written: its "
-            "vendor must be one of postgresql, sqlite, mysql, not 'oracle'."
+            "DATABASES['default'], which stores conversations, is Oracle, which keeps no empty text: it takes it for "
+            "NULL, and conversations would not be read as they were written."
         )
+
+    def test_W007_the_engine_was_not_tried(self, monkeypatch):
+        monkeypatch.setattr(type(checks.connections["default"]), "display_name", "CockroachDB")
+
+        [message] = check_engines(databases=["default"])
+
+        assert isinstance(message, Warning)
+        assert message.id == "chatmemory.W007"
+        assert message.msg == (
+            "DATABASES['default'], which stores conversations, is CockroachDB, on which chatmemory_django was not "
+            "tried: its tests run on MariaDB, PostgreSQL, SQLite."
+        )
+
+    def test_W007_is_for_databases_of_conversations_that_are_checked(self, settings, monkeypatch):
+        assert check_engines(databases=["default"]) == []
+
+        monkeypatch.setattr(type(checks.connections["default"]), "display_name", "CockroachDB")
+        assert check_engines(databases=None) == []
+        settings.DATABASE_ROUTERS = [SimpleNamespace(allow_migrate=lambda *args, **hints: False)]
+        assert check_engines(databases=["default"]) == []
 
     @pytest.mark.parametrize(
         ("options", "mode"),

@@ -211,6 +211,24 @@ def test_a_change_that_changes_nothing_is_a_read(ann, root, reported):
     assert [one["way"] for one in reported] == ["read", "read"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("patch", "", {"title": "Another"}, "Changed title."),
+        ("patch", "messages/1/", {"metadata": {"feedback": "up"}}, "Changed the metadata of message #1."),
+        ("put", "memory/", {"messages": [{"message": {"role": "user", "content": "Hi"}}]}, "Replaced the memory (1"),
+    ],
+)
+def test_a_change_is_one_entry_with_what_was_changed(ann, root, reported, method, path, body, words):
+    response = getattr(signed_in(root), method)(f"{REST}a/{path}", body, "application/json")
+
+    assert response.status_code == 200
+    [one] = reported
+    assert (one["way"], [each.memory_id for each in one["conversations"]]) == ("changed", ["a"])
+    [entry] = LogEntry.objects.all()
+    assert entry.get_change_message().startswith(words)
+
+
 def test_a_list_that_is_posted_to_is_read(ann, root, reported):
     response = signed_in(root).post(f"{the_list()}?q=Zaquixo", {"index": "0", "_save": "1"})
 

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.test import Client
+from django.test import Client, RequestFactory
 from rest_framework.authtoken.models import Token
 
+from chatmemory_django.access import count_wrong_credentials
 from tests.faces.contrib.mcp import test_mcp_attacks as mcp
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,3 +99,16 @@ def test_passwords_of_one_ipv6_network_are_counted_together(form, ann):
 
     assert [status for status, _ in answers[20:]] == [429] * 5
     assert_all_pass(ann, "2001:db8:1:2::1")
+
+
+def test_names_that_a_client_makes_up_neither_fill_the_cache_nor_evade_the_rate(ann, monkeypatch):
+    counted = set()
+    incr = cache.incr
+    monkeypatch.setattr(cache, "incr", lambda key: counted.add(key) or incr(key))
+    request = RequestFactory().get("/", REMOTE_ADDR=ADDRESS)
+
+    waits = [count_wrong_credentials(request, f"made up {number}") for number in range(20 * 16 + 1)]
+
+    assert len(counted) <= 16
+    assert any(waits)
+    assert_all_pass(ann)

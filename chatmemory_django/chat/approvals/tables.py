@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER
 from chatmemory_django.models.conversations import Conversation
-from chatmemory_django.models.fields import EncryptedTextField, SparseIndex
+from chatmemory_django.models.fields import EncryptedTextField, SparseIndex, WhoField
 from chatmemory_django.models.messages import Message
 
 if not apps.is_installed("chatmemory_django.chat"):
@@ -60,7 +60,7 @@ class ToolApproval(models.Model):
     approved = models.BooleanField(null=True)
     decided_at = models.DateTimeField(null=True)
     # The user's key as text: user models may have keys of any type, and be in another database.
-    decided_by = models.CharField(max_length=255, blank=True, default="")
+    decided_by = WhoField(blank=True, default="")
     reason = EncryptedTextField(blank=True, default="")
     state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
     # That of the conversation since the call runs: whatever takes the conversation knows then that its process is dead.

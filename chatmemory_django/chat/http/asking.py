@@ -43,6 +43,7 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.message_codec import StorageError
+from chatmemory_django.security import SecurityEvent, report
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -141,9 +142,10 @@ def _checked(request: HttpRequest, read: Read) -> Admission:
             raise NotAllowedError(404, "There is no such chat.")
         elif question.message is not None:
             try:
-                policy.check_quota(request, question.message)
+                policy.check_quota(request, user, question.message)
             except ValueError:
                 if conversation is None or posted_before(conversation, question) is None:
+                    report(SecurityEvent.QUOTA, request)
                     raise  # one that is stored already adds nothing
     except StorageError:
         raise NotAllowedError(503, "The files of this chat cannot be read now; try again later.") from None

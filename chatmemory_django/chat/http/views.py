@@ -100,7 +100,7 @@ def answering(*methods: str) -> Callable[[View], View]:
                 report_refusal(request, exc.status, str(exc), exc.event)
                 response = _refusal(exc)
             except StreamsUnavailableError as exc:
-                logger.error("%s", exc)  # noqa: TRY400  # the reason is enough, once for each request
+                logger.error("The chat refuses requests: %r", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
                 response = _refusal(unavailable)
             except NoThreadError:  # which is logged once

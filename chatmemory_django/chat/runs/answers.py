@@ -107,7 +107,7 @@ class Answers:
         The run keeps what was *given*, so that other processes can go on with it; if this *hands_over*, at once.
         """
         loop, locale = asyncio.get_running_loop(), Locale.current()
-        kept = NOTHING if given is None else Kept.now(given)
+        kept = NOTHING if given is None else Kept.now(maker.memory_id, given)
         began = loop.time()
         end, stopped, heard = began + wait, None, set[datetime]()
         while True:

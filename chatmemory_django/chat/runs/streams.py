@@ -25,6 +25,7 @@ from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.contexts import ThreadContext, current
+from chatmemory_django.db.engines import combines
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.db.tables import databases_with
@@ -159,7 +160,7 @@ class Streams(ABC):
         try:
             self.write({maker: last})
         except StreamsUnavailableError as exc:  # listeners elsewhere find that it has no end
-            logger.error("The end of an answer in %r could not be written: %s", maker.memory_id, exc)  # noqa: TRY400  # as in the view
+            logger.error("The end of an answer in %r could not be written: %r", maker.memory_id, exc)  # noqa: TRY400  # as in the view
         return leases.end(taken, state, question)
 
 
@@ -200,7 +201,7 @@ class DatabaseStreams(Streams):
         try:
             if using != taken.using or not last.data:
                 return super().end(maker, last, taken, state, question)
-            write = _end_at_once if connections[using].vendor == "postgresql" else _end
+            write = _end_at_once if combines(connections[using]) else _end
             with leases.ending(taken, question):
                 return tried_again(using, partial(write, maker, last, taken, state, question))
         finally:  # what is written later than it is noted would be found too new, and stay
@@ -245,7 +246,7 @@ def _end(maker: Maker, last: Piece, taken: Taken, state: State, question: int | 
 
 
 def _end_at_once(maker: Maker, last: Piece, taken: Taken, state: State, question: int | None) -> bool:
-    """Do what ``_end`` does in one statement, which only PostgreSQL has."""
+    """Do what ``_end`` does in one statement, where one ``combines``."""
     connection = connections[taken.using]
     run, chunk = (connection.ops.quote_name(each._meta.db_table) for each in (Run, AnswerChunk))
     now, _ = AnswerChunk.objects.all().query.get_compiler(taken.using).compile(DatabaseNow())

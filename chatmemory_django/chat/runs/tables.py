@@ -101,7 +101,7 @@ class Run(models.Model):
     # What THREAD_CONTEXT captured of the request: who goes on with the run enters that.
     context = models.CharField(max_length=MAX_CAPTURED, default="")
     # What a process has to know that did not see the request, as JSON: see ``Asked``. Empty once the run has ended.
-    asked = EncryptedTextField(default="")
+    asked = EncryptedTextField(default="", is_json=True)
     language = models.CharField(max_length=MAX_LANGUAGE_LENGTH, default="")
     time_zone = models.CharField(max_length=MAX_TIME_ZONE_LENGTH, default="")
     # What a call of its model may use, in tokens and at which cost, and for which labels: see ``chat.costs.budgets``.

@@ -21,6 +21,7 @@ from django.utils import timezone, translation
 from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH, Run, before
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext
+from chatmemory_django.db.engines import combines
 from chatmemory_django.db.moments import DatabaseNow
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.db.transactions import is_duplicate, note_lock
@@ -40,6 +41,8 @@ class GivenOutput(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was given with a question, or in its place; a run has it as a text."""
 
+    memory_id: str = ""
+    """That of the conversation, with which the text is encrypted: it is nothing in another one."""
     chat_id: str = ""
     """The id of the chat, as its client names it."""
     user: str = ""
@@ -71,11 +74,12 @@ class Kept(NamedTuple):
     time_zone: str = ""
 
     @classmethod
-    def now(cls, given: Given) -> Self:
-        """Return what is kept with *given*: the language and the time zone are those that are active."""
+    def now(cls, memory_id: str, given: Given) -> Self:
+        """Return what is kept with *given* in a conversation: language and time zone are those that are active."""
         language, time_zone = translation.get_language() or "", timezone.get_current_timezone()
         name = time_zone.key if isinstance(time_zone, ZoneInfo) else ""
-        return cls(given.as_text(), language[:MAX_LANGUAGE_LENGTH], (name or "")[:MAX_TIME_ZONE_LENGTH])
+        text = msgspec.structs.replace(given, memory_id=memory_id).as_text()
+        return cls(text, language[:MAX_LANGUAGE_LENGTH], (name or "")[:MAX_TIME_ZONE_LENGTH])
 
 
 NOTHING = Kept()
@@ -158,7 +162,7 @@ class Taking:
 
     def _taken(self, dead: QuerySet[Run] | None = None) -> Taken | None:
         """Take the conversation, from *dead* runs if there are any; return None if there is nothing to take."""
-        is_one_statement = self._connection.vendor == "postgresql" and dead is None
+        is_one_statement = combines(self._connection) and dead is None
         try:
             with self._transaction(is_one_statement):
                 if not is_one_statement and not self._own().update(fence=F("fence") + 1):

@@ -29,17 +29,25 @@ from chatmemory_django.contrib.encryption.values import (
     decrypt_all,
     decrypter,
     encrypt,
-    escaped,
     head_of,
     key_id_of,
     seal,
-    unescaped,
     unseal,
     unsealed_size,
 )
 from chatmemory_django.db import row_codec
-from chatmemory_django.db.row_codec import Address, EncryptedError, RowKey, looks_encoded
+from chatmemory_django.db.row_codec import (
+    Address,
+    EncryptedError,
+    RowKey,
+    escaped,
+    instead_of,
+    looks_encoded,
+    unescaped,
+    unreadable_as,
+)
 from chatmemory_django.private import private
+from chatmemory_django.security import SecurityEvent, report
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -144,26 +152,17 @@ class Cipher:
 
         return moving(self, conversation, fields, using)
 
-    def updated(self, rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    def update(self, rows: Any, columns: Mapping[str, Any]) -> int:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption import updates  # models are not loaded yet
 
-        return updates.updated(rows, columns)
+        return updates.update(rows, columns)
 
-    def place(self, instances: Iterable[Any], columns: Iterable[str]) -> None:
+    def place(self, rows: Any, instances: Iterable[Any], columns: Iterable[str]) -> None:
         """See ``RowCodec``."""
         from chatmemory_django.contrib.encryption import updates  # as above
 
-        updates.place(instances, columns)
-
-    @contextmanager
-    def unreadable_as(self, note: str | EllipsisType | None) -> Iterator[None]:
-        """See ``RowCodec``; no key is needed."""
-        token = _note.set(note)
-        try:
-            yield
-        finally:
-            _note.reset(token)
+        updates.place(rows, instances, columns)
 
     def key(self, key_id: str, using: str) -> Key | None:
         """Return the key *key_id*, of the site or of an owner in the database *using*, or None."""
@@ -195,10 +194,15 @@ class _Coder:
             text = None if known is None else known(stored, self._rest(row))
             return self._decrypted(stored, column, row) if text is None else text
         except EncryptionError as exc:
-            note = _note.get()
-            if isinstance(note, EllipsisType):
-                raise
-            return stored if note is None else note.format(exc.key_id)
+            self._report(exc)
+            return instead_of(stored, exc)
+
+    def _report(self, error: EncryptionError) -> None:
+        """Report a value that is not what was stored there, once: an origin is read for another value."""
+        if not isinstance(error, MissingKeyError) and not error.is_reported:
+            error.is_reported = True
+            owner = self._address.owner
+            report(SecurityEvent.ALTERED, user=None if owner is ... else owner, memory_id=self._address.memory_id)
 
     def decode_all(
         self, stored: Sequence[str], column: str, sequences: Sequence[int], types: Sequence[str]
@@ -279,7 +283,7 @@ class _Coder:
     @cached_property
     def origin(self) -> Mapping[str, int]:
         """The origin of the conversation, see ``origins``."""
-        with self._cipher.unreadable_as(...):  # what a list shows of a value is no origin
+        with unreadable_as(...):  # what a list shows of a value is no origin
             return origins.read(self._using, self._address.conversation, self)
 
     def _start(self, column: str) -> str:
@@ -393,10 +397,6 @@ def _owner_in(using: str, conversation: Hashable) -> str | EllipsisType | None:
     for owner in rows.values_list("owner", flat=True):
         return Conversation._meta.get_field("owner").to_key(owner)
     return ...
-
-
-_note: ContextVar[str | EllipsisType | None] = ContextVar("chatmemory_unreadable", default=...)
-"""What is read in place of what cannot be decrypted, which is an error by default; None is what is stored."""
 
 
 def installed() -> Cipher | None:

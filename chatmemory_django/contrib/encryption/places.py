@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.db.row_codec import Address, Coder, EncryptedError, RowCodec, RowKey, row_of
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ def selected(field: models.Field[Any, Any], table: str, connection: BaseDatabase
 
     model: Any = field.model
     meta: Any = model._meta
-    is_mysql = connection.vendor == "mysql"
+    is_mysql = dialect(connection) is Dialect.MYSQL
     if _is_conversation(model):
         memory_id, owner = column("memory_id"), column("owner")
-        length = f"LENGTH({memory_id})" if connection.vendor == "sqlite" else f"CHAR_LENGTH({memory_id})"
+        length = f"CHAR_LENGTH({memory_id})" if is_mysql else f"LENGTH({memory_id})"
         owner = f"COALESCE(CONCAT({owner}), '')" if is_mysql else f"COALESCE(CAST({owner} AS text), '')"
         parts = [column("id"), "':'", length, "':'", memory_id, owner]
     elif len(meta.pk_fields) > 1:

@@ -1,12 +1,12 @@
-"""What is written by ``update`` and ``bulk_update`` of a QuerySet: a text is encrypted for one row."""
+"""What is written by ``update`` and ``bulk_update`` of a QuerySet: a text is encrypted for one row, where it is now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from django.db.models import Case, Value
-from django.db.models.functions import Cast
+from django.db import transaction
+from django.db.models import QuerySet
 
 from chatmemory_django.db.row_codec import EncryptedError, Placed, Stored
 from chatmemory_django.models import Conversation, EncryptedTextField
@@ -15,51 +15,51 @@ _PLACE = {"memory_id", "conversation", "conversation_id", "sequence", "type"}
 """What texts of conversations and messages are encrypted for."""
 
 
-def updated(rows: Any, columns: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """See ``RowCodec.updated``."""
-    model = rows.model
+def update(rows: Any, columns: Mapping[str, Any]) -> int:
+    """See ``RowCodec.update``."""
     for name in _PLACE & set(columns):
         raise EncryptedError(f"Texts are encrypted for their {name}, so update() cannot change it: use save().")
-    texts = {name: text for name, text in columns.items() if text and _is_text(model, name) and not _is_placed(text)}
-    if not texts:
-        return rows, columns
-    for name, text in texts.items():
-        if hasattr(text, "resolve_expression"):
-            raise EncryptedError(f"{name} is encrypted, so the database cannot compute it: pass a text.")
-    is_title = model is Conversation
-    found = list(rows.order_by().only(*(("memory_id", "owner") if is_title else ("sequence", "type")))[:2])
-    if len(found) > 1:
-        raise EncryptedError(
-            f"{', '.join(texts)}: a text is encrypted for its row, but update() found several: use bulk_update()."
-        )
-    if not found:
-        return rows.none(), {}
-    return rows.filter(pk=found[0].pk), {
-        **columns,
-        **{name: Placed.of(str(text), found[0]) for name, text in texts.items()},
+    texts = {
+        name: text
+        for name, text in columns.items()
+        if _is_text(rows.model, name, text) and not isinstance(text, Placed)
     }
+    if not texts:
+        return QuerySet.update(rows, **columns)
+    with transaction.atomic(using=rows.db, savepoint=False):
+        keys = list(rows.order_by().values_list("pk", flat=True)[:2])
+        if len(keys) > 1:
+            raise EncryptedError(
+                f"{', '.join(texts)}: a text is encrypted for its row, but update() found several: use bulk_update()."
+            )
+        for key, row in _locked(rows, keys).items():
+            placed = {name: Placed.of(str(text), row) for name, text in texts.items()}
+            return QuerySet.update(rows.filter(pk=key), **{**columns, **placed})
+    return 0
 
 
-def place(instances: Iterable[Any], columns: Iterable[str]) -> None:
+def place(rows: Any, instances: Iterable[Any], columns: Iterable[str]) -> None:
     """See ``RowCodec.place``."""
-    names = list(columns)
-    for each in instances:
-        for name in names:
-            text = getattr(each, name)
-            if text and _is_text(type(each), name) and not hasattr(text, "resolve_expression"):
-                setattr(each, name, Placed.of(str(text), each))
+    texts = [
+        (each, name, text)
+        for each in instances
+        for name in columns
+        if _is_text(rows.model, name, text := getattr(each, name))
+    ]
+    found = _locked(rows, [each.pk for each, _, _ in texts]) if texts else {}
+    for each, name, text in texts:
+        setattr(each, name, Placed.of(str(text), found.get(each.pk, each)))
 
 
-def _is_text(model: Any, name: str) -> bool:
-    return isinstance(model._meta.get_field(name), EncryptedTextField)
+def _locked(rows: Any, keys: list[Any]) -> dict[Any, Any]:
+    """Return the rows with *keys*, which stay where they are until the transaction ends, by their keys."""
+    place = ("memory_id", "owner") if rows.model is Conversation else ("sequence", "type")
+    found: dict[Any, Any] = rows.model.objects.using(rows.db).order_by().select_for_update().only(*place).in_bulk(keys)
+    return found
 
 
-def _is_placed(value: Any) -> bool:
-    """Return whether *value* is encrypted for its row: what ``bulk_update`` passes is, too."""
-    if isinstance(value, Placed | Stored):
-        return True
-    case = value.source_expressions[0] if isinstance(value, Cast) else value
-    results = [each.result for each in case.cases] if isinstance(case, Case) else []
-    return bool(results) and all(
-        isinstance(each, Value) and (not each.value or isinstance(each.value, Placed)) for each in results
-    )
+def _is_text(model: Any, name: str, value: Any) -> bool:
+    """Return whether *value* is a text that is encrypted for column *name*; the field refuses expressions."""
+    is_expression = hasattr(value, "resolve_expression")
+    is_encrypted = isinstance(model._meta.get_field(name), EncryptedTextField) and not isinstance(value, Stored)
+    return is_encrypted and not is_expression and bool(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import binascii
 import os
-import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,9 +25,6 @@ PREFIX = "enc2:"
 
 UNPLACED = "enc1:"
 """What values of earlier versions begin with."""
-
-ESCAPE = "enc0:"
-"""What stands before a text that is stored in plain and begins like a value."""
 
 FILE = "file"
 """What the places of files begin with."""
@@ -51,8 +47,6 @@ _nonce = itemgetter(slice(NONCE_BYTES))
 _sealed = itemgetter(slice(NONCE_BYTES, None))
 """Return a part of what is in the Base64 of a value."""
 
-_ESCAPED = re.compile(r"enc[012]:")
-
 
 class EncryptionError(UnreadableError):
     """
@@ -60,6 +54,9 @@ class EncryptionError(UnreadableError):
 
     The message never has a text or a key.
     """
+
+    is_reported = False
+    """Whether it was reported, see ``chatmemory_django.security``."""
 
     def __init__(self, message: str, key_id: str = "") -> None:
         super().__init__(message)
@@ -99,17 +96,6 @@ def key_id_of(value: str) -> str | None:
         return None
     key_id, colon, _ = value[len(PREFIX) :].partition(":")
     return key_id if colon else None
-
-
-def escaped(text: str) -> str:
-    """Return *text* as it is stored in plain: it never looks like a value."""
-    return f"{ESCAPE}{text}" if _ESCAPED.match(text) else text
-
-
-def unescaped(stored: str) -> str:
-    """Return the text that is *stored* in plain."""
-    text = stored.removeprefix(ESCAPE)
-    return text if _ESCAPED.match(text) else stored
 
 
 def head_of(key: Key, place: str) -> str:

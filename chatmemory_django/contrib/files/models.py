@@ -17,6 +17,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.db.engines import Dialect, dialect
 from chatmemory_django.models import ExactCharField
 
 MAY_HAVE_FILES = Q(payload__isnull=False) | Q(verbatim__isnull=False)
@@ -108,8 +109,9 @@ def keep_files(keys: Collection[int], using: str) -> None:
     """
     Let others know that messages will refer to the files *keys*, which are locked, and were there before.
 
-    On PostgreSQL at REPEATABLE READ, who has just removed the last other message with one of them waits for the lock,
-    but does not see the reference. That the row has changed is an error there, which is tried again.
+    On PostgreSQL at REPEATABLE READ, and on what may be like it, who has just removed the last other message with one
+    of them waits for the lock, but does not see the reference. That the row has changed is an error there, which is
+    tried again.
     """
-    if keys and connections[using].vendor == "postgresql":
+    if keys and dialect(connections[using]) not in {Dialect.MYSQL, Dialect.SQLITE}:
         MediaFile.objects.using(using).filter(pk__in=list(keys)).update(size=F("size"))

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.fields import OwnerField
+from chatmemory_django.models.fields import OwnerField, WhoField
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -73,11 +73,11 @@ class LegalHold(models.Model):
     )
     created_at = models.DateTimeField(_("placed at"), default=timezone.now, editable=False)
     # Names of users as they were then: who placed a hold may be deleted before it ends.
-    placed_by = models.CharField(_("placed by"), max_length=255, editable=False)
+    placed_by = WhoField(_("placed by"), by="name", editable=False)
     until = models.DateTimeField(
         _("until"), null=True, blank=True, help_text=_("Without it, until somebody ends the hold.")
     )
-    ended_by = models.CharField(_("ended by"), max_length=255, blank=True, default="", editable=False)
+    ended_by = WhoField(_("ended by"), by="name", blank=True, default="", editable=False)
 
     # Explicit, for type checkers that do not have the app installed.
     owner_id: Any

@@ -41,6 +41,16 @@ class Moved(NamedTuple):
     goes_on_from: int | None = None
     """The position of the message that the next one follows; None for the last."""
 
+    def path(self) -> set[int]:
+        """Return the positions of the messages from the first to that one."""
+        position = len(self.messages) - 1 if self.goes_on_from is None else self.goes_on_from
+        found = set()
+        while position >= 0:
+            found.add(position)
+            follows = self.messages[position].follows
+            position = position - 1 if follows is None else follows
+        return found
+
 
 class ReadResult(NamedTuple):
     """The result of one read: a conversation, or the error that makes it invalid."""

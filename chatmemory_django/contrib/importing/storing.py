@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
@@ -14,6 +14,7 @@ from chatmemory_django.contrib.importing.moved import Moved
 from chatmemory_django.db.batches import in_parts
 from chatmemory_django.db.moments import aware, to_moment
 from chatmemory_django.db.transactions import as_now, tried_again
+from chatmemory_django.messages import NewMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.one_by_one import messages_of, stored_columns, write
 from chatmemory_django.provider import MemoryConfiguration
@@ -104,25 +105,44 @@ class _Storing:
         return sequences, None
 
     def _append(self, sequences: list[int]) -> None:
-        """Add the messages that follow those with *sequences*, and extend that list: one write for each branch."""
-        messages = self._moved.messages
-        start = len(sequences)
-        while start < len(messages):
-            first = messages[start]
-            following = map(messages.__getitem__, range(start + 1, len(messages)))
-            run = [first, *takewhile(lambda message: message.follows is None, following)]
-            parent = start - 1 if first.follows is None else first.follows
-            appended = self._store.append_messages(
-                self._memory_id,
-                [message.new for message in run],
-                self._window,
-                after=None if not start else sequences[parent] if parent >= 0 else 0,
-                repeats=True,
-            )
+        """
+        Add the messages that follow those with *sequences*, and extend that list: as few writes as there can be.
+
+        Only what is on the path at the end is ever put there: to move a path takes the longer the more branches a
+        conversation has.
+        """
+        messages, path = self._moved.messages, self._moved.path()
+        while (start := len(sequences)) < len(messages):
+            run, parents = self._run(sequences, path)
+            if start in path:
+                after = parents[0] if start else None
+                appended = self._store.append_messages(self._memory_id, run, self._window, after=after, repeats=True)
+            else:
+                appended = self._store.set_aside(self._memory_id, run, self._window, parents)
             sequences += appended.keys
-            start += len(run)
         if self._moved.goes_on_from is not None:
             self._store.rewind(self._memory_id, sequences[self._moved.goes_on_from], self._window)
+
+    def _run(self, sequences: Sequence[int], path: Collection[int]) -> tuple[list[NewMessage], list[int | None]]:
+        """
+        Return the messages behind those with *sequences* that one write can add: on the *path*, or beside it.
+
+        Each comes with the sequence of the one that it follows, None for the one before it in the write.
+        """
+        messages, start = self._moved.messages, len(sequences)
+        run: list[NewMessage] = []
+        parents: list[int | None] = []
+        for position in range(start, len(messages)):
+            follows = messages[position].follows
+            parent = position - 1 if follows is None else follows
+            is_next = follows is None and position > start
+            if (position in path) != (start in path) or not (is_next or parent < start):
+                break
+            if start in path and run and not is_next:
+                break
+            run.append(messages[position].new)
+            parents.append(None if is_next else sequences[parent] if parent >= 0 else 0)
+        return run, parents
 
     def _date(self, conversation: Conversation, sequences: list[int]) -> None:
         """Set the times of *conversation*, as it was before, and of its messages, as far as they are known."""

@@ -17,6 +17,7 @@ from django.db.utils import ConnectionHandler
 
 from chatmemory_django.contrib.importing.moved import Moved, MovedMessage, ReadResult, Source, UnreadableSourceError
 from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.engines import Dialect, dialect
 
 ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 """The URL schemes of the databases that Django supports."""
@@ -146,7 +147,7 @@ def _unreadable() -> Iterator[None]:
 
 def _tolerate_other_encodings(connection: BaseDatabaseWrapper) -> None:
     """Replace bytes that are not UTF-8 in SQLite's texts, so that only their conversation is rejected."""
-    if connection.vendor == "sqlite":
+    if dialect(connection) is Dialect.SQLITE:
         connection.connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 

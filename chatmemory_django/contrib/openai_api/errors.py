@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from rest_framework.response import Response
@@ -33,4 +34,6 @@ def handle_openai_exception(exc: Exception, context: dict[str, Any]) -> Response
         }
     }
     response.content_type = "application/json"
+    if response.status_code == HTTPStatus.CONFLICT:
+        response["x-should-retry"] = "false"  # OpenAI's clients would: theirs is about another request at the time
     return response

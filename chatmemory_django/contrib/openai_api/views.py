@@ -8,7 +8,6 @@ requires permissions, which a site grants to the users of its servers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,7 +40,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.rest.messages import refuse_types
-from chatmemory_django.rest.problems import InvalidQuery, Problem, invalid
+from chatmemory_django.rest.problems import InvalidQuery, invalid, protected
 from chatmemory_django.rest.serializers import json_size
 from chatmemory_django.rest.views import ChatMemoryView, row_of
 
@@ -118,6 +117,8 @@ class OpenAIView(ChatMemoryView):
             there = items.ends_with([each.item for each in new])
             if there is not None:
                 return items.of(there)
+        originals = (each.new.verbatim for each in new)
+        self.check_quota(conversation, messages, sum(len(each) for each in originals if each is not None))
         ids = [each.item.get("id") for each in new]
         for index, item_id in enumerate(ids):
             if item_id is not None and items.has(item_id):
@@ -151,12 +152,11 @@ class ConversationsView(OpenAIView):
         using = router.db_for_write(Conversation)
         items = wanted.get("items") or []
         with transaction.atomic(using=using):
-            self.check_quota((each.new.message for each in items), json_size(wanted.get("metadata")))
-            conversation = Conversation.objects.using(using).create(
-                memory_id=f"conv_{token_hex(24)}",
-                owner_id=None if owner is None else owner.pk,
-                metadata=wanted.get("metadata") or {},
-            )
+            metadata = wanted.get("metadata") or {}
+            owner_id = None if owner is None else owner.pk
+            conversation = Conversation(memory_id=f"conv_{token_hex(24)}", owner_id=owner_id, metadata=metadata)
+            self.check_quota(conversation, size=json_size(metadata))
+            conversation.save(using=using, force_insert=True)
             self.add(conversation, items)
         return Response(self.shown(conversation))
 
@@ -173,8 +173,9 @@ class ConversationView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Replace the metadata of a conversation, as far as this API shows it."""
         metadata = self.body["metadata"] or {}
-        with self.changing("change", size=json_size(metadata)) as conversation:
+        with self.changing("change", grows=True) as conversation:
             shown = _pairs(conversation)
+            self.check_quota(conversation, size=max(json_size(metadata) - json_size(shown), 0))
             hidden = {key: value for key, value in conversation.metadata.items() if key not in shown}
             conversation.metadata = {**hidden, **metadata}
             conversation.save(update_fields=["metadata"])
@@ -184,10 +185,9 @@ class ConversationView(OpenAIView):
     def delete(self, request: Request, memory_id: str) -> Response:
         """Erase a conversation."""
         with self.changing("delete") as conversation:
-            _receipt, protected = self.erase(row_of(conversation))
-            if protected:
-                detail = "Other objects of the site refer to this conversation; it cannot be deleted."
-                raise Problem(HTTPStatus.BAD_REQUEST, "protected", detail)  # not 409, which OpenAI's clients retry
+            _receipt, held = self.erase(row_of(conversation))
+            if held:
+                raise protected()
         self.conversation = None
         return Response({"id": memory_id, "object": "conversation.deleted", "deleted": True})
 
@@ -211,7 +211,7 @@ class ItemsView(OpenAIView):
     def post(self, request: Request, memory_id: str) -> Response:
         """Add items at the end, all or none."""
         new = self.body["items"]
-        with self.changing("write", adds=(each.new.message for each in new)) as conversation:
+        with self.changing("write", grows=True) as conversation:
             return Response(_listed(self.add(conversation, new), has_more=False))
 
 

@@ -9,8 +9,8 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import DatabaseError, connections, router
 
-from chatmemory_django.contrib.search import mysql
-from chatmemory_django.contrib.search.indexes import INDEXES
+from chatmemory_django.contrib.search import mysql, sqlite
+from chatmemory_django.contrib.search.indexes import index_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -42,13 +42,15 @@ def check_texts(**kwargs: Any) -> list[CheckMessage]:
 
 def _of(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
     where = f"DATABASES[{connection.alias!r}]"
-    if connection.vendor not in INDEXES:
-        yield Error(
-            f"chatmemory_django.contrib.search has no index for {where}, which is {connection.display_name}.",
-            hint="Remove it from INSTALLED_APPS: searches then read the messages themselves.",
-            id="chatmemory.E041",
+    index = index_of(connection)
+    if index is None:
+        yield Warning(
+            f"chatmemory_django.contrib.search has no index for {where}, which is {connection.display_name}: searches "
+            "read the messages themselves there.",
+            hint="Remove it from INSTALLED_APPS, unless another database has its index.",
+            id="chatmemory.W042",
         )
-    elif connection.vendor == "sqlite":
+    elif index is sqlite:
         try:
             with connection.cursor() as cursor:
                 cursor.execute("CREATE VIRTUAL TABLE temp.chatmemory_trigrams USING fts5(text, tokenize='trigram')")
@@ -61,7 +63,7 @@ def _of(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
                 "INSTALLED_APPS: searches then read the messages themselves.",
                 id="chatmemory.E042",
             )
-    elif connection.vendor == "mysql":
+    elif index is mysql:
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@innodb_ft_min_token_size")
             (shortest,) = cursor.fetchone()

@@ -8,27 +8,43 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from chatmemory_django.contrib.search import mysql, postgresql, sqlite
+from chatmemory_django.db.engines import TRIED, Dialect, dialect
 from chatmemory_django.models import Message
 from chatmemory_django.models.copies import Pruning, Remnant
+from chatmemory_django.models.finding import has, is_among_newest
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Q, QuerySet
 
     from chatmemory_django.models.finding import IsAmong
 
-INDEXES: dict[str, Any] = {"mysql": mysql, "postgresql": postgresql, "sqlite": sqlite}
-"""The modules with ``create``, ``drop`` and ``candidates``, by Django's name of the database vendor."""
+
+def index_of(connection: BaseDatabaseWrapper) -> Any:
+    """
+    Return the module with ``create``, ``drop`` and ``candidates`` for the database of *connection*.
+
+    None if it is another engine, in whose SQL it may be but whose indexes were not tried: it has none, and searches
+    read the messages.
+    """
+    spoken = dialect(connection)
+    if spoken is Dialect.MYSQL:
+        return mysql if connection.display_name in {"MariaDB", "MySQL"} else None
+    if spoken is None or connection.display_name not in TRIED:
+        return None
+    return postgresql if spoken is Dialect.POSTGRESQL else sqlite
 
 
 def candidates(scope: QuerySet[Any], terms: Sequence[str]) -> IsAmong:
     """See ``finding.Index``."""
-    found: IsAmong = INDEXES[connections[scope.db].vendor].candidates(scope, terms)
+    index = index_of(connections[scope.db])
+    found: IsAmong = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)
     return found
 
 
 def looks_up(scope: QuerySet[Any], terms: Sequence[str], condition: Q) -> bool:
     """See ``finding.Index``."""
-    return connections[scope.db].vendor == "postgresql" and postgresql.looks_up(scope, terms, condition)
+    return index_of(connections[scope.db]) is postgresql and postgresql.looks_up(scope, terms, condition)
 
 
 def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
@@ -39,9 +55,10 @@ def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
     PostgreSQL does so itself, when it vacuums the table.
     """
     connection = connections[using]
-    if connection.vendor == "sqlite" and not dry_run:
+    index = index_of(connection)
+    if index is sqlite and not dry_run:
         yield from sqlite.merge(connection)
-    elif connection.vendor == "mysql" and asked and not dry_run:
+    elif index is mysql and asked and not dry_run:
         mysql.rebuild(connection, Message._meta.db_table)
         yield
 
@@ -49,9 +66,10 @@ def forget_deleted(using: str, asked: bool, dry_run: bool) -> Iterator[None]:
 def left(using: str) -> Iterator[Remnant]:
     """See ``models.copies.FindRemnants``: what ``forget_deleted`` would remove. PostgreSQL does not show it."""
     connection = connections[using]
-    if connection.vendor == "sqlite":
+    index = index_of(connection)
+    if index is sqlite:
         found: int | None = sqlite.unmerged(connection)
-    elif connection.vendor == "mysql":
+    elif index is mysql:
         found = mysql.deleted(connection, Message._meta.db_table)
     else:
         return

@@ -9,7 +9,7 @@ from django.db import connections, router
 from django.db.migrations.operations.base import Operation
 
 from chatmemory_django.contrib.search import sqlite
-from chatmemory_django.contrib.search.indexes import INDEXES
+from chatmemory_django.contrib.search.indexes import index_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -40,13 +40,14 @@ class BuildIndex(Operation):
 
     def _run(self, verb: str, editor: BaseDatabaseSchemaEditor, state: Any) -> None:
         message = state.apps.get_model("chatmemory", "Message")
-        if router.allow_migrate_model(editor.connection.alias, message):
-            getattr(INDEXES[editor.connection.vendor], verb)(editor, message._meta.db_table)
+        index = index_of(editor.connection)
+        if index is not None and router.allow_migrate_model(editor.connection.alias, message):
+            getattr(index, verb)(editor, message._meta.db_table)
 
 
 def mend(*, using: str, **kwargs: Any) -> None:
     """Rebuild the index in the database *using* if a migration of the messages has removed its triggers."""
     connection = connections[using]
-    if connection.vendor == "sqlite" and sqlite.lacks_triggers(connection):
+    if index_of(connection) is sqlite and sqlite.lacks_triggers(connection):
         with connection.schema_editor(atomic=True) as editor:
             sqlite.fill(editor, apps.get_model("chatmemory", "Message")._meta.db_table)

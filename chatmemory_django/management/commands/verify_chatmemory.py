@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from chatmemory_django.db.tables import databases_with
 from chatmemory_django.management.base import ConversationsCommand
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.verifying import left_of
+from chatmemory_django.operations.verifying import User, left_of
 
 UNSEEN = 3
 """The exit code if nothing is found, but not everything can be looked at."""
@@ -31,22 +31,40 @@ class Command(ConversationsCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options that name the user, who may be deleted."""
         super().add_arguments(parser)
-        who = parser.add_mutually_exclusive_group(required=True)
-        who.add_argument("--user", metavar="NAME", help="The user with this name.")
-        who.add_argument("--user-key", metavar="KEY", help="The user with this primary key, who may be deleted.")
+        parser.add_argument("--user", metavar="NAME", help="The user with this name.")
+        parser.add_argument(
+            "--user-key",
+            metavar="KEY",
+            help="The user with this primary key, who may be deleted; with --user, what has only the name, too.",
+        )
 
     def handle(self, *, database: str | None, user: str | None, user_key: str | None, **options: Any) -> None:
         """Print what is left of the user."""
-        try:
-            key = get_user_model()._meta.pk.to_python(user_key) if user is None else self.user(user).pk
-        except ValidationError as exc:
-            raise CommandError(f"{user_key!r} cannot be the primary key of a user: {' '.join(exc.messages)}") from None
+        if user is None and user_key is None:
+            raise CommandError("Name the user: --user NAME or --user-key KEY.")
+        whom = self._user(user, user_key)
         databases = [database] if database is not None else databases_with(Conversation)
-        left = [(using, remnant) for using in databases for remnant in left_of(key, using)]
+        left = [(using, remnant) for using in databases for remnant in left_of(whom, using)]
         for using, (where, number) in left:
             self.stdout.write(f"{using}: {where}: {'unknown' if number is None else f'{number:,}'}")
         if any(remnant.number for _using, remnant in left):
-            raise CommandError("Something is left: erase_chatmemory, and then prune_chatmemory, delete it.")
+            raise CommandError(
+                "Something is left: erase_chatmemory, and then prune_chatmemory, delete it. Rows that name the user "
+                "for what they did in conversations of others are deleted with these."
+            )
         if left:
             raise CommandError("Nothing else is left, but this cannot be seen.", returncode=UNSEEN)
         self.stdout.write(f"Nothing is left in {', '.join(databases)}.")
+
+    def _user(self, name: str | None, key: str | None) -> User:
+        if key is None:
+            return User(self.user(str(name)).pk, name)
+        users = get_user_model()
+        pk = users._meta.pk
+        try:
+            value = pk.to_python(key)
+            pk.run_validators(value)
+        except ValidationError as exc:
+            raise CommandError(f"{key!r} cannot be the primary key of a user: {' '.join(exc.messages)}") from None
+        found = users._default_manager.filter(pk=value).first() if name is None else None
+        return User(value, name if found is None else found.get_username())

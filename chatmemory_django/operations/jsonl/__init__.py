@@ -5,7 +5,7 @@ A conversation is one line, followed by a line for each of its messages, which h
 the row. Invalid lines raise ``JsonLinesError``, which names the line and never repeats its content.
 """
 
-from chatmemory_django.operations.jsonl.exporting import export_lines
+from chatmemory_django.operations.jsonl.exporting import UnexportableError, export_lines
 from chatmemory_django.operations.jsonl.importing import check_lines, import_lines
 from chatmemory_django.operations.jsonl.lines import (
     ConversationExistsError,
@@ -19,6 +19,7 @@ __all__ = [
     "ForbiddenTypeError",
     "ImportLimits",
     "JsonLinesError",
+    "UnexportableError",
     "check_lines",
     "export_lines",
     "import_lines",

@@ -19,7 +19,7 @@ from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.message_codec import complete_rows
+from chatmemory_django.models.message_codec import MissingFileError, complete_rows
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
 from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
@@ -30,6 +30,10 @@ _HEAD = tuple(each for each in Head.__struct_fields__ if each != "messages")
 
 _Row = namedtuple("_Row", ("type", "text", "payload", *_LINE))  # type: ignore[misc]  # its fields are those of a line
 """The columns of a message."""
+
+
+class UnexportableError(ValueError):
+    """A stored value is not valid in the format of JSON lines: a row that does not hold a message, for example."""
 
 
 def export_lines(
@@ -46,14 +50,14 @@ def export_lines(
     repeat their content.
 
     Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
-    transaction is open and no lock is held between two lines, however slowly they are read. ``ValueError`` is raised if
-    a stored value is not valid in this format: a row that does not hold a message, for example. Refused with
-    ``UnreadableError`` are conversations that cannot be decrypted; they are left out.
+    transaction is open and no lock is held between two lines, however slowly they are read. Refused, and left out, are
+    conversations that cannot be decrypted, with ``UnreadableError``, those with a lost file, with ``MissingFileError``,
+    and those with a value that is not valid in this format, with ``UnexportableError``.
     """
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
             head = None
-            with going_on(conversations, key, refused):
+            with going_on(conversations, key, refused, MissingFileError, UnexportableError):
                 head = at_one_moment(conversations, key, partial(_spool, spool, types))
             if head is not None:
                 yield head.decode()
@@ -145,7 +149,7 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
     try:
         return _encode(build(*args)) + b"\n"
     except (KeyError, ValueError, OverflowError) as exc:
-        raise ValueError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
+        raise UnexportableError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
 
 
 def _head(conversation: Conversation, columns: Mapping[str, Any], messages: int) -> Head:

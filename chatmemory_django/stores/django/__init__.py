@@ -31,7 +31,7 @@ from chatmemory_django.models.message_codec import MissingFileError, complete, c
 from chatmemory_django.private import private
 from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemoryStore, MessageNotFoundError, Reading
 from chatmemory_django.stores.django import statements
-from chatmemory_django.stores.django.additions import Addition
+from chatmemory_django.stores.django.additions import Addition, Aside
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
@@ -224,6 +224,23 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             return Appended(Eviction.of([], window), [])
         written = write.written if options.get("phase") in {"open", "round"} else None  # other writes are the last
         return appended if written is None else appended._replace(conversation=written)
+
+    @private
+    def set_aside(
+        self,
+        memory_id: object,
+        messages: Sequence[ChatMessage | NewMessage],
+        window: Window,
+        parents: Sequence[int | None],
+    ) -> Appended:
+        """
+        Store *messages* as branches that are not on the path, so that the memory stays as it is.
+
+        Each follows the one of *parents*, sequences of messages that are there, in its place: 0 for none, None for the
+        message before it. Those that are there already, by their client message ids, are not stored again.
+        """
+        appended = self._write(memory_id, create=True, window=window).run(Aside(messages, window, parents))
+        return appended or Appended(Eviction.of([], window), [])
 
     @private
     def replace_messages(self, memory_id: object, messages: Sequence[ChatMessage], window: Window) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, repeat
 from typing import Unpack
@@ -85,7 +85,7 @@ class Addition:
         # Known messages were stored together with everything else.
         after = None if self._after is None or known else snapshot.message(self._after)
         if after is not None and self._phase == "open":
-            return self._set_aside(snapshot, after.sequence)
+            return self._set_aside(snapshot, self._rows, self._costs, [after.sequence])
         start = self._start(snapshot, after)
         eviction, begun = start.eviction, len(start.eviction.added)
         added, keys = self._add(eviction, known)
@@ -163,15 +163,21 @@ class Addition:
                     known[row.client_message_id] = keys[-1]
         return added, keys
 
-    def _set_aside(self, snapshot: Snapshot, after: int) -> tuple[Appended, Change]:
-        """Store the messages as a branch that begins after message *after* and is not on the path."""
+    def _set_aside(
+        self,
+        snapshot: Snapshot,
+        new: Sequence[NewRow],
+        costs: Sequence[int | None],
+        parents: Iterable[int | None],
+    ) -> tuple[Appended, Change]:
+        """Store *new* as branches that are not on the path; each without one of *parents* follows the last."""
         state = snapshot.state
         rows = [
             msgspec.structs.replace(
                 row, sequence=sequence, parent_sequence=parent, superseded=True, on_path=False, token_count=cost
             )
             for row, sequence, parent, cost in zip(
-                self._rows, count(state.next_sequence), chain([after], repeat(None)), self._costs, strict=False
+                new, count(state.next_sequence), chain(parents, repeat(None)), costs, strict=False
             )
         ]
         for row in rows:
@@ -281,6 +287,40 @@ class Addition:
             cuts=start.cuts,
             hidden=hidden if relocation is None else [*hidden, *relocation.hidden],
         ).checked()
+
+
+class Aside(Addition):
+    """
+    A decision to store *messages* as branches that are not on the path: the memory stays as it is.
+
+    Each follows the one of *parents* in its place, 0 for none, or if that is None, the message before it.
+    """
+
+    def __init__(
+        self, messages: Sequence[ChatMessage | NewMessage], window: Window, parents: Sequence[int | None]
+    ) -> None:
+        super().__init__(messages, window, after=parents[0])
+        self._parents = parents
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Appended, Change | None]:
+        """Decide what is written: what is there already, or was removed, is not stored again."""
+        names = [row.client_message_id for row in self._rows if row.client_message_id is not None]
+        known = snapshot.sequences_of(names) if names and snapshot.is_locked else {}
+        keys: list[int] = []
+        new: list[tuple[NewRow, int | None, int | None]] = []
+        last = 0
+        for row, cost, given in zip(self._rows, self._costs, self._parents, strict=True):
+            if row.client_message_id in known:
+                keys.append(known[row.client_message_id])
+                continue
+            parent = keys[-1] if given is None and keys[-1] != last else given
+            last = snapshot.state.next_sequence + len(new)
+            new.append((row, cost, parent))
+            keys.append(last)
+        if not new:
+            return Appended(Eviction.of([], self._window), keys, snapshot.state.id), None
+        appended, change = self._set_aside(snapshot, *zip(*new, strict=True))
+        return appended._replace(keys=keys), change
 
 
 def _check_unique(rows: Sequence[NewRow]) -> None:

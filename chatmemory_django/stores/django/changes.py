@@ -16,8 +16,9 @@ from chatmemory_django import conf
 from chatmemory_django.core.limits import MAX_INTEGER, checked_client_message_id
 from chatmemory_django.core.windows import Entry, Eviction
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.row_codec import Stored
 from chatmemory_django.messages import Metadata, NewMessage
-from chatmemory_django.models.columns import checked_verbatim, only_text, to_columns, to_metadata
+from chatmemory_django.models.columns import Columns, checked_verbatim, only_text, to_columns, to_metadata
 from chatmemory_django.models.message_codec import Extracted, take_out
 from chatmemory_django.stores.django.rows import Row, State
 
@@ -206,7 +207,7 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
     message, verbatim, files = (
         (new.message, new.verbatim, ()) if has_none else take_out(new.message, new.verbatim, where)
     )
-    columns, metadata = columns or to_columns(message), to_metadata(new.metadata)
+    columns, metadata = columns or _escaped(to_columns(message)), to_metadata(new.metadata)
     name = checked_client_message_id(new.client_message_id, f"{where}client_message_id")
     size = sent_bytes(columns.text) + sent_bytes(columns.payload or "")
     if verbatim is not None:
@@ -221,6 +222,11 @@ def new_row(new: NewMessage, where: str = "", *, is_stored: bool = False) -> New
     row = NewRow(*columns, metadata=metadata, client_message_id=name, verbatim=verbatim, sent_bytes=size)
     row.files = files
     return row
+
+
+def _escaped(columns: Columns) -> Columns:
+    """Return *columns* as they are stored: with an app that encodes texts, as they are until then."""
+    return columns if row_codec.installed else columns._replace(text=Stored(row_codec.escaped(columns.text)))
 
 
 MIN_ROW_BYTES = 1_048_576

@@ -22,19 +22,20 @@ import msgspec
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Case, Exists, Expression, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, Exists, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Greatest
 from msgspec.structs import astuple
 
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.engines import Dialect, combines, dialect
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.db.row_codec import Address, Coder
 from chatmemory_django.db.transactions import has_locked, sees_otherwise
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
-from chatmemory_django.models.fields import EncryptedTextField
+from chatmemory_django.models.fields import Encoded, EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, texts_as_stored
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
@@ -63,7 +64,7 @@ class Slot(str):
     adapt: Callable[[Any, Any], Any] | None
 
 
-class Parameter(Expression):
+class Parameter(Encoded):
     """A value for *column* of *model*, passed as *name* when the statement is run."""
 
     def __init__(self, model: type[models.Model], column: str, name: str = "") -> None:
@@ -168,8 +169,8 @@ def _read(*, owned: bool, locks: bool = False) -> Statement:
     """
     Return the SELECT of a conversation, with the front of its window unless it *locks* the conversation.
 
-    It has a row for each message of the front, or one row without a message; on PostgreSQL one row that ends with an
-    array.
+    It has a row for each message of the front, or one row without a message; where one statement ``combines``, one row
+    that ends with an array.
     """
 
     def run(using: str) -> object:
@@ -181,7 +182,7 @@ def _read(*, owned: bool, locks: bool = False) -> Statement:
             columns.append("is_own")
         if locks:
             return list(rows.select_for_update().values_list(*columns))
-        if connections[using].vendor == "postgresql":
+        if combines(connections[using]):
             return list(rows.annotate(front=_front_as_array()).values_list(*columns, "front"))
         near = Q(messages__sequence__gte=F("window_start"), messages__sequence__lt=F("window_start") + Value(FRONT))
         rows = rows.annotate(
@@ -228,7 +229,7 @@ class _Memory(Statement):
     def _select(self, using: str) -> object:
         connection, messages = connections[using], Message.objects.using(using).order_by()
         bounds: list[Combinable]
-        if _is_lateral(connection):
+        if combines(connection):
             messages = messages.filter(conversation_id=_column("id", connection))
             bounds = [_column(each, connection) for each in _BOUNDS]
         else:
@@ -245,13 +246,13 @@ class _Memory(Statement):
         key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
         where, is_own = (f"{_column(column, connection).sql} = %s" for column in ("memory_id", "owner"))
         table = connection.ops.quote_name(Conversation._meta.db_table)
-        is_lateral = _is_lateral(connection)
+        is_lateral = combines(connection)
         if self._state:
             values = [_column(each, connection).sql for each in State._fields]
             if self._owned:
                 values.append(f"coalesce({is_own}, false)")
                 parameters = [*parameters, owner]
-            array = "jsonb_build_array({})::text" if is_lateral else "json_array({})"
+            array = _ARRAYS[dialect(connection)]
             rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0, false"
         if is_lateral:
             only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
@@ -274,14 +275,12 @@ def _with_short_names(sql: str, connection: BaseDatabaseWrapper) -> str:
     return re.sub(r' AS (["`])\w+\1', "", sql)  # its columns are read in their order
 
 
-def _is_lateral(connection: BaseDatabaseWrapper) -> bool:
-    """
-    Return whether a conversation is joined with LATERAL to its whole memory, and not to each part of it.
-
-    PostgreSQL takes less time to plan that; SQLite and MariaDB do not have it, and read the conversation first anyway.
-    """
-    return connection.vendor == "postgresql"
-
+_ARRAYS: dict[Dialect | None, str] = {
+    Dialect.POSTGRESQL: "jsonb_build_array({})::text",
+    Dialect.MYSQL: "json_array({})",
+    Dialect.SQLITE: "json_array({})",
+}
+"""How an array of JSON is built of columns."""
 
 _BOUNDS = ("window_start", "pinned_sequence", "summary_sequence")
 """The columns of a conversation that define which messages are in its memory."""
@@ -461,7 +460,7 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     if not rows:
         return None
     first, end = rows[0], len(State._fields) + (owner is not None)
-    is_array = cursor.db.vendor == "postgresql"
+    is_array = combines(cursor.db)
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
     found = list(front) if all(first[len(State._fields) : end]) else []
     if row_codec.installed is not None and found:
@@ -506,6 +505,8 @@ def read_with_memory(
 
     The memory is empty if the conversation has another owner. If it *is_only_read*, the snapshot has no front.
     """
+    if dialect(cursor.db) not in _ARRAYS:
+        return _read_apart(cursor, key, counter, owner)
     _memory(owned=owner is not None, state=True).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
     rows = in_order(cursor.fetchall())
     if not rows:
@@ -516,6 +517,19 @@ def read_with_memory(
     memory = _memory_of(memory, cursor, key, owner) if is_own else []
     front = None if is_only_read else front_of(memory, state, counter)
     return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
+
+
+def _read_apart(
+    cursor: CursorWrapper, key: str, counter: str, owner: object
+) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+    """Do what ``read_with_memory`` does in several statements, again if another writer was in between."""
+    snapshot = read(cursor, key, owner)
+    while snapshot is not None and snapshot.is_own:
+        rows = read_memory(cursor, key, counter, owner)
+        before, snapshot = snapshot, read(cursor, key, owner)
+        if snapshot is not None and snapshot.state == before.state:
+            return snapshot, rows
+    return snapshot, []
 
 
 def read_history(

@@ -25,6 +25,7 @@ from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches, in_parts
+from chatmemory_django.db.engines import combines, queues
 from chatmemory_django.db.row_codec import Address, Coder, RowCodec
 from chatmemory_django.db.transactions import note_lock, sees_committed, sees_otherwise, tried_again
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
@@ -177,7 +178,7 @@ class Write:
         return Conversation.objects.using(self._using).filter(pk=state.id, version=state.version).exists()
 
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
-        if self._connection.vendor != "sqlite":
+        if queues(self._connection):
             note_lock(self._connection, self._key)
             return statements.lock(cursor, self._key, self._owner)
         if not self._holds_lock:  # a DEFERRED transaction acquires its lock by this
@@ -280,9 +281,9 @@ class Write:
         return decide(snapshot)
 
     def _fits_one_statement(self, change: Change) -> bool:
-        """Return whether PostgreSQL can write *change* in one statement: it only adds, and a few rows."""
+        """Return whether one statement can write *change*, where one ``combines``: it only adds, and a few rows."""
         return (
-            self._connection.vendor == "postgresql"
+            combines(self._connection)
             and change.only_adds
             and (self._keep_history or not change.left)
             and len(_batches(change.rows)) == 1

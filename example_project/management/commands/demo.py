@@ -23,10 +23,8 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from example_project import corpus, smollm
+from example_project.backends import DEMO as NAME
 from example_project.corpus import Transcript
-
-NAME = "demo"
-"""The user name and the password of the demo user."""
 
 PORT = 8000
 """The port of ``runserver``, unless another one is named."""

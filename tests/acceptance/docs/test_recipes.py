@@ -408,6 +408,63 @@ def test_messages_are_found_by_their_meaning(site):
     )
 
 
+FUSED = textwrap.dedent("""
+    from chatmemory_django.messages import AiMessage
+    from mysite.answers import answers
+    ann, bob = (get_user_model().objects.create_user(name) for name in ("ann", "bob"))
+    get_chat_memory("a", owner=ann).add(
+        UserMessage("My cat is called Tom"), AiMessage("A tea?"), UserMessage("Code 4711"), UserMessage("By train")
+    )
+    get_chat_memory("b", owner=bob).add(UserMessage("My pet cat, code 4711"))
+
+    def found(question, owner=ann):
+        return [row.text for row in answers(question, owner=owner, limit=2)]
+
+    assert found("Tom, the pet")[0] == "My cat is called Tom"
+    assert found("Which code?")[0] == "Code 4711"  # no vector knows it
+    assert found("drink")[0] == "A tea?"  # and no word this
+    assert found("drink", bob) == ["My pet cat, code 4711"]
+""")
+
+
+def test_words_and_meaning_are_fused(site):
+    pytest.importorskip("numpy")
+    models, meaning, app, _ = blocks_of("recipes/vectors.md")
+    files = {
+        "vectors/__init__": "",
+        "vectors/models": models,
+        "vectors/meaning": meaning,
+        "vectors/apps": app,
+        "mysite/__init__": "",
+        "mysite/embeddings": EMBEDDINGS,
+        "mysite/answers": recipe("words-and-meaning.md", "def answers"),
+    }
+
+    site("INSTALLED_APPS += ['vectors.apps.VectorsConfig']\n", MIGRATED + FUSED, **files)
+
+
+@pytest.mark.skipif("PGVECTOR_URL" not in os.environ, reason="It needs a database with the extension vector")
+def test_pgvector_compares_the_vectors(site):
+    models, meaning, app, _ = blocks_of("recipes/vectors.md")
+    column = recipe("words-and-meaning.md", "numbers =").replace("1024", "3")
+    imported, field = column.strip().rsplit("\n", 1)
+    models = f"{imported}\n{models.replace('numbers = models.BinaryField()', field)}"
+    meaning = meaning.replace("numbers=vectors[each].tobytes()", "numbers=vectors[each]")
+    files = {
+        "vectors/__init__": "",
+        "vectors/models": models,
+        "vectors/meaning": meaning + recipe("words-and-meaning.md", "CosineDistance"),
+        "vectors/apps": app,
+        "mysite/__init__": "",
+        "mysite/embeddings": EMBEDDINGS,
+        "mysite/answers": recipe("words-and-meaning.md", "def answers"),
+    }
+    url = os.environ["PGVECTOR_URL"]
+    settings = f"import dj_database_url\nDATABASES = {{'default': dj_database_url.parse({url!r})}}\n"
+
+    site(f"{settings}INSTALLED_APPS += ['vectors.apps.VectorsConfig']\n", MIGRATED + FUSED, **files)
+
+
 class TestTemporaryChats:
     @pytest.fixture(params=["locmem", "redis"])
     def store_class(self, request, settings):

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import Case, F, Max, OuterRef, Subquery, Value, When
 from django.test import Client
+from rest_framework.test import APIClient
 
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.values import EncryptionError
@@ -21,6 +22,8 @@ from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import export_lines, fork
 from chatmemory_django.provider import get_chat_memory
+from chatmemory_django.security import SecurityEvent
+from chatmemory_django.signals import security_event
 from tests.faces.admin.admin_site import TOKEN_WINDOW
 from tests.pictures import picture, use_storage
 
@@ -310,6 +313,83 @@ class TestOneBadValue:
 
         assert EVES in exported
         assert "cannot be decrypted (key lost)" in exported
+
+    def test_the_memories_of_all_are_cleared(self, lost, conversations, admin_client):
+        chosen = {"action": "clear_memory", "_selected_action": list(conversations.values()), "confirmed": "clear"}
+
+        page = admin_client.post("/admin/chatmemory/conversation/", chosen, follow=True).content.decode()
+
+        assert "Cleared the memory of 2 conversations." in page
+        assert get_chat_memory("a").messages() == get_chat_memory("e").messages() == []
+
+    def test_by_rest_a_conversation_is_shown_and_gets_another_title(self, lost, conversations, ann):
+        client = APIClient()
+        client.force_login(ann)
+        there = client.get("/api/conversations/a/")
+        changed = client.patch("/api/conversations/a/", {"metadata": {"a": 1}}, format="json")
+        titled = client.patch("/api/conversations/a/", {"title": "new"}, format="json")
+
+        assert [each.status_code for each in (there, changed, titled)] == [200] * 3
+        assert there.json()["title"] in {ANNS, "cannot be decrypted (key lost)"}
+        assert titled.json()["title"] == "new"
+        assert titled.json()["metadata"] == {"a": 1}
+        assert Conversation.objects.get(memory_id="a").title == "new"
+
+
+class TestReports:
+    """Each value that does not authenticate is reported once a read; see docs/seeing-attacks.md."""
+
+    @pytest.fixture
+    def reported(self, caplog) -> Iterator[list[tuple[Any, Any]]]:
+        events: list[tuple[Any, Any]] = []
+
+        def receive(event: Any, user: Any, memory_id: Any, **kwargs: Any) -> None:
+            assert event == SecurityEvent.ALTERED
+            events.append((user, memory_id))
+
+        security_event.connect(receive)
+        yield events
+        security_event.disconnect(receive)
+        assert ANNS not in caplog.text
+
+    @pytest.mark.parametrize("attack", [each for each in ATTACKS if each is not a_missing_key])
+    def test_of_messages(self, conversations, eve, reported, attack):
+        attack(conversations["a"], conversations["e"])
+        with pytest.raises(EncryptionError):
+            get_chat_memory("e", owner=eve).messages()
+        assert reported == [(str(eve.pk), "e")]
+        with pytest.raises(EncryptionError):
+            list(Message.objects.filter(conversation=conversations["e"]).values_list("text", "payload"))
+        assert len(reported) == 2
+
+    def test_of_titles_in_a_list(self, conversations, eve, reported, client):
+        sql("UPDATE chatmemory_conversation SET title = 'enc2:k1:x'")
+        client.force_login(eve)
+        assert client.get("/api/conversations/").status_code == 200
+        assert reported == [(str(eve.pk), "e")]
+
+    def test_of_an_origin(self, conversations, ann, reported):
+        fork(Conversation.objects.get(memory_id="a"), "f")
+        sql("UPDATE chatmemory_encryption_origin SET text = 'enc2:k1:x'")
+        with pytest.raises(EncryptionError):
+            get_chat_memory("f", owner=ann).messages()
+        assert reported == [(str(ann.pk), "f")]
+
+    def test_of_plain_texts_that_are_refused(self, conversations, eve, reported, settings):
+        paste(EVES, conversations["e"], 1)
+        assert get_chat_memory("e", owner=eve).messages()
+        assert reported == []
+        settings.CHATMEMORY["ENCRYPTION"]["PLAIN"] = "refuse"
+        install()
+        with pytest.raises(EncryptionError):
+            get_chat_memory("e", owner=eve).messages()
+        assert reported == [(str(eve.pk), "e")]
+
+    def test_not_of_a_key_that_is_missing(self, conversations, eve, reported):
+        a_missing_key(conversations["a"], conversations["e"])
+        with pytest.raises(EncryptionError):
+            get_chat_memory("e", owner=eve).messages()
+        assert reported == []
 
 
 class TestQueries:

@@ -4,6 +4,7 @@ import base64
 import datetime
 import io
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -11,8 +12,13 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from rest_framework.test import APIClient
 
+from chatmemory_django.access import NotAllowedError
 from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.orders import carried_on
+from chatmemory_django.chat.runs import leases
+from chatmemory_django.chat.runs.answer import Answer, InterruptedAnswerError
 from chatmemory_django.chat.runs.streams import DatabaseStreams, Maker, Piece, decoded, encoded
+from chatmemory_django.chat.runs.taking import Given, Kept, Taken
 from chatmemory_django.contrib.encryption import EncryptionError
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.models import OwnerKey
@@ -130,6 +136,23 @@ def test_rows_of_an_approval_and_a_stream_are_not_shown_in_another_conversation(
     maker = maker._replace(memory_id="e", owner_key=str(eve.pk))
     with pytest.raises(EncryptionError):
         decoded(maker, streams.read(maker, 0))
+
+
+def test_what_a_run_was_asked_is_nothing_in_another_conversation_of_its_owner(owner_keys, ann):
+    begin("a", ann), begin("e", ann)
+    run = uuid4()
+    taken = leases.take("default", "a", ann.pk, run, "", kept=Kept.now("a", Given(body={"model": "best"})))
+    assert isinstance(taken, Taken)
+    leases.leave(taken)
+    order = carried_on(Maker("a", str(ann.pk), run.hex))
+    with pytest.raises(NotAllowedError, match="no assistant"):  # it was decrypted
+        order.begin(Answer(Maker("a", str(ann.pk), run.hex)))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE chatmemory_chat_run SET conversation_id = %s", [Conversation.objects.get(memory_id="e").pk]
+        )
+    with pytest.raises(InterruptedAnswerError, match="another conversation"):
+        carried_on(Maker("e", str(ann.pk), run.hex)).begin(Answer(Maker("e", str(ann.pk), run.hex)))
 
 
 @pytest.mark.parametrize("has_conversation", [True, False])

@@ -340,15 +340,15 @@ class TestErased:
         begin("a", ann)
 
         with pytest.raises(PermissionDenied, match="belongs to another user"):
-            take("default", "a", eve.pk, uuid4(), kept=Kept.now(Given()))
+            take("default", "a", eve.pk, uuid4(), kept=Kept.now("a", Given()))
 
         assert list(OwnerKey.objects.values_list("owner", flat=True)) == [str(ann.pk)]
 
     def test_who_asks_first_has_a_key_once_the_conversation_is_there(self, ann):
-        taken = take("default", "a", ann.pk, uuid4(), kept=Kept.now(Given(chat_id="a")))
+        taken = take("default", "a", ann.pk, uuid4(), kept=Kept.now("a", Given(chat_id="a")))
 
         assert taken.is_new
-        assert Run.objects.get().asked == Given(chat_id="a").as_text()
+        assert Run.objects.get().asked == Given("a", chat_id="a").as_text()
         leases.leave(taken)
 
     def test_a_first_conversation_that_has_its_title_from_the_start(self, ann):

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from django.core.files.storage import storages
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from chatmemory_django.contrib.encryption import encrypting
+from chatmemory_django.contrib.encryption import EncryptionError, encrypting
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.models import Origin
+from chatmemory_django.db import row_codec
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import fork
@@ -102,6 +104,29 @@ def test_all_is_plain_afterwards_and_encrypted_again_on_the_way_back(plain, ann)
     assert read("a") == (WRITTEN, LIKE_VALUES[0])
 
 
+def test_what_was_written_before_the_app_was_installed_is_read_and_encrypted(plain, ann, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(row_codec, "installed", None)
+        begin("a", ann)
+        assert read("a") == (WRITTEN, LIKE_VALUES[0])
+    assert encrypted() == []
+
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
+    assert run("encrypt_chatmemory") == "Encrypted 8 rows.\n"
+
+    assert encrypted() == stored()
+    assert read("a") == (WRITTEN, LIKE_VALUES[0])
+
+
+def test_what_other_programs_wrote_in_the_shape_of_a_value_cannot_be_decrypted(plain, ann):
+    begin("a", ann)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE chatmemory_conversation SET title = %s", [LIKE_VALUES[0]])
+    with pytest.raises(EncryptionError):
+        read("a")
+    assert "What other programs have written in that shape" in Path("docs/encryption.md").read_text(encoding="utf-8")
+
+
 def test_processes_before_and_behind_a_step_read_each_other(plain, ann):
     begin("a", ann)
     plain("write")
@@ -175,7 +200,7 @@ def test_what_cannot_be_decrypted_stays_and_is_named(plain, ann):
         )
     plain("write")
 
-    with pytest.raises(CommandError, match=r"1 of the conversations cannot be decrypted, first 'a': .*'lost'"):
+    with pytest.raises(CommandError, match=r"1 of the conversations cannot be read, first 'a': .*'lost'"):
         run("decrypt_chatmemory")
 
     assert lost in encrypted()

@@ -14,9 +14,11 @@ from django.apps import apps
 from django.contrib.admin.templatetags.admin_list import result_headers
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.core.exceptions import FieldError
+from django.core.exceptions import FieldError, ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import OperationalError, connection, models, transaction
+from django.utils.html import escape
 from django.utils.translation import gettext_lazy
 from django.views.debug import ExceptionReporter
 from rest_framework.test import APIClient
@@ -817,14 +819,29 @@ def shown(rf: Any, do: Callable[[], object]) -> str:
     """Return the pages and the mail that Django shows of the error that *do* raises."""
     try:
         do()
-    except (EncryptionError, ValueError) as exc:
+    except (EncryptionError, ValueError, ImportError, ImproperlyConfigured, SystemCheckError, CommandError) as exc:
         first = exc.__traceback__.tb_next  # without the frame of this test, which has the key
         reporter = ExceptionReporter(rf.get("/"), type(exc), exc, first)
         return reporter.get_traceback_html() + reporter.get_traceback_text()
     raise AssertionError("no error")
 
 
-TOO_SHORT = "a:c2VjcmV0IGtleSB0aGF0IGlzIHRvbyBzaG9ydA=="
+KEY, SHORT = (base64.b64encode(data).decode() for data in (b"Marzipan".ljust(32, b"x"), b"Marzipan"))
+WRONG: dict[str, Any] = {
+    "a text": {"KEYS": f"k1:{KEY}"},
+    "bytes": {"KEYS": f"k1:{KEY}".encode()},
+    "a dict": {"KEYS": {"k1": KEY}},
+    "a list in it": {"KEYS": [[f"k1:{KEY}"]]},
+    "bytes in it": {"KEYS": [f"k1:{KEY}".encode()]},
+    "a pair in it": {"KEYS": [("k1", KEY)]},
+    "no id": {"KEYS": [KEY]},
+    "a wrong id": {"KEYS": [f"@k1:{KEY}"]},
+    "no Base64": {"KEYS": [f"k1:{KEY}!"]},
+    "too short": {"KEYS": [f"k1:{SHORT}"]},
+    "a wrong class": {"KEYS": [f"k1:{KEY}"], "CLASS": "nowhere.Keys"},
+    "a text alone": f"k1:{KEY}",
+    "a list alone": [f"k1:{KEY}"],
+}
 
 
 class TestErrorPages:
@@ -840,15 +857,39 @@ class TestErrorPages:
             for secret in (encoded, data.hex(), data.decode().strip() * 2, repr(data)):
                 assert secret not in page
 
-    def test_those_of_a_wrong_key_do_not_show_it(self, site, ann, settings, rf):
-        begin("a", ann)
-        settings.CHATMEMORY = {"ENCRYPTION": {"KEYS": [TOO_SHORT]}}
+    @pytest.mark.parametrize("debug", [False, True])
+    @pytest.mark.parametrize("how", WRONG)
+    def test_those_of_wrong_settings_do_not_show_a_key(self, settings, rf, how, debug):
+        begin("a")
+        settings.DEBUG = debug
+        settings.CHATMEMORY = {"ENCRYPTION": WRONG[how]}
+        ways: list[Callable[[], object]] = [
+            lambda: read("a"),
+            lambda: Conversation.objects.create(memory_id="c", title=SECRET),
+            lambda: call_command("encrypt_chatmemory", stdout=io.StringIO()),
+        ]
 
-        page = shown(rf, lambda: read("a"))
+        for way in ways:
+            page = shown(rf, way)
+            for given in (escape(repr(WRONG[how])), repr(WRONG[how])):
+                page = page.replace(given, "")  # Django's page of the settings shows what is no dict
+            for secret in (KEY, SHORT, f"Marzipan{'x' * 8}"):
+                assert secret not in page
 
-        assert "must have 32 bytes, not 28" in page
-        assert TOO_SHORT[2:] not in page
-        assert repr(base64.b64decode(TOO_SHORT[2:])) not in page
+    def test_those_of_a_wrong_key_name_what_is_wrong(self, settings, rf):
+        begin("a")
+        settings.CHATMEMORY = {"ENCRYPTION": WRONG["too short"]}
+
+        assert "must have 32 bytes, not 8" in shown(rf, lambda: read("a"))
+
+    @pytest.mark.parametrize("how", ["a text alone", "a list alone"])
+    def test_those_of_a_section_that_is_no_dict_name_its_type(self, settings, how):
+        settings.CHATMEMORY = {"ENCRYPTION": WRONG[how]}
+
+        with pytest.raises(ImproperlyConfigured, match=r"\['ENCRYPTION'\] must be a dict, not (str|list)") as caught:
+            Conversation.objects.create(memory_id="c", title=SECRET)
+
+        assert all(KEY not in repr(each.frame.f_locals) for each in caught.traceback if each.name == "current")
 
     def test_logs_have_none(self, site, ann, caplog):
         caplog.set_level(0)

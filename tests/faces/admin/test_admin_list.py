@@ -170,6 +170,31 @@ class TestSearch:
         assert found(client, q="where is") == []
         assert found(client, q="shop") == ["shop-1"]
 
+    def test_where_nothing_has_all_words_any_of_them_are_offered(self, reader):
+        response = reader.get(page("changelist"), {"q": "lost 100 bags", "evictions": "no"})
+
+        assert not response.context["cl"].result_list
+        html = response.content.decode()
+        assert "No conversation has all of these words." in html
+        [link] = re.findall(r'<a href="([^"]*)">Search for any of them</a>', html)
+        again = reader.get(page("changelist") + unescape(link))
+        assert [each.memory_id for each in again.context["cl"].result_list] == ["third"]
+        html = again.content.decode()
+        [back] = re.findall(r'<a href="([^"]*)">Search for all of them</a>', html)
+        assert not reader.get(page("changelist") + unescape(back)).context["cl"].result_list
+        assert "evictions=no" in unescape(link)
+        assert "evictions=no" in unescape(back)
+
+    @pytest.mark.parametrize("text", ["lost", "", "where is", "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"])
+    def test_nothing_is_offered_for_one_word_or_where_something_is_found(self, reader, text):
+        assert "any of them" not in reader.get(page("changelist"), {"q": text}).content.decode()
+
+    def test_users_without_permission_to_read_are_offered_nothing(self, client):
+        client.force_login(staff("view_conversation"))
+
+        assert "any of them" not in client.get(page("changelist"), {"q": "lost 100 bags"}).content.decode()
+        assert found(client, q="lost 100 bags", match="any") == []
+
     def test_too_many_matches_show_the_newest_with_a_notice(self, reader, monkeypatch):
         monkeypatch.setattr(filters, "MAX_FOUND", 2)
 

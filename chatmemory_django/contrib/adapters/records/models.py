@@ -26,14 +26,14 @@ class Record(models.Model):
     scope = ExactCharField(max_length=MAX_SCOPE_LENGTH, null=True)
     updated_at = models.DateTimeField()
     # The whole record as JSON: where the history ends, the usage, the pending tool calls, the revision.
-    text = EncryptedTextField()
+    text = EncryptedTextField(is_json=True)
 
     class Meta:
         # Explicit, so that the adapter can be imported where the app is not installed.
         app_label = "chatmemory_records"
         indexes = (
-            models.Index(fields=["scope", "-updated_at"], name="chatmemory_record_of_scope"),
-            models.Index(fields=["-updated_at"], name="chatmemory_record_by_age"),
+            models.Index(fields=["scope", "updated_at"], name="chatmemory_record_of_scope"),
+            models.Index(fields=["updated_at"], name="chatmemory_record_by_age"),
         )
 
     def __str__(self) -> str:

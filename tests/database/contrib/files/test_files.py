@@ -665,6 +665,31 @@ def test_files_count_for_who_has_the_conversation_now():
     assert (stored_bytes(ann.pk or 0), stored_bytes(bob.pk)) == (0, 4000)
 
 
+def test_an_export_names_what_lacks_a_file_or_is_no_message_and_goes_on(storage, tmp_path, capsys):
+    for number, name in enumerate("abc", start=1):
+        a_memory(name).add(UserMessage("Hello"), picture(number))
+    name = MediaFile.objects.get(sha256=hashlib.sha256(a_file(1)).hexdigest()).name
+    alter(storage, name, ALTERED["cut off"])
+    Message.objects.filter(conversation__memory_id="b", sequence=1).update(payload="{")
+    refused = {}
+
+    def note(conversation, error):
+        refused[conversation.memory_id] = str(error)
+
+    lines = "".join(operations.export(Conversation.objects.all(), refused=note))
+
+    assert [json.loads(line)["memory_id"] for line in lines.splitlines() if "memory_id" in line] == ["c"]
+    assert lines.count("\n") == 3
+    assert refused["a"].startswith("The file at 1 in the contents of message 2 of 'a' is not in the storage")
+    assert refused["b"] == "Cannot export message 1 of conversation 'b': ValueError. See check_chatmemory."
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(CommandError, match="2 of the conversations cannot be read, first 'a': The file at 1") as error:
+        call_command("export_chatmemory", output=output, verbosity=0)
+    assert error.value.returncode == 1
+    assert output.read_text() == lines
+    assert capsys.readouterr().err.count("\n") == 2
+
+
 def test_an_import_above_the_quota_stores_nothing():
     ann = User.objects.create_user("ann")
     a_memory("a", ann).add(picture(1), picture(2))
@@ -692,7 +717,7 @@ def test_of_two_adds_at_the_same_time_only_one_may_use_the_rest_of_a_quota(after
     def add(name, seed):
         try:
             with transaction.atomic():
-                AccessPolicy().check_quota(request, picture(seed))
+                AccessPolicy().check_quota(request, request.user, picture(seed))
                 a_memory(name, request.user).add(picture(seed))
         except ValueError as exc:
             refused.append(str(exc))

@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, connection, connections, transaction
 
 from chatmemory_django.contrib.search import checks, indexes, migrating, mysql, postgresql, sqlite
 from chatmemory_django.messages import UserMessage
@@ -303,18 +303,21 @@ class TestIndex:
 
 class TestChecks:
     def test_a_supported_database_passes(self):
-        ids = {"chatmemory.E041", "chatmemory.E042", "chatmemory.W041", "chatmemory.E055"}
+        ids = {"chatmemory.E042", "chatmemory.W041", "chatmemory.W042", "chatmemory.E055"}
         assert not ids & {each.id for each in run_checks(databases=["default"])}
         assert checks.check_index(databases=None) == []
 
-    def test_E041_a_database_without_an_index(self, monkeypatch):
-        monkeypatch.setattr(indexes, "INDEXES", {})
-        monkeypatch.setattr(checks, "INDEXES", {})
+    def test_W042_an_engine_whose_index_was_not_tried(self, monkeypatch):
+        monkeypatch.setattr(connections["default"], "display_name", "CockroachDB")
 
-        (error,) = checks.check_index(databases=["default"])
+        (warning,) = checks.check_index(databases=["default"])
 
-        assert error.id == "chatmemory.E041"
-        assert connection.display_name in error.msg
+        assert warning.id == "chatmemory.W042"
+        assert "CockroachDB" in warning.msg
+        assert indexes.index_of(connections["default"]) is None
+        say("Where is my parcel?")
+        assert found("parcel") == ["Where is my parcel?"]
+        assert found("arcel") == ["Where is my parcel?"]
 
     @only_on("sqlite")
     def test_E042_sqlite_without_trigrams(self):

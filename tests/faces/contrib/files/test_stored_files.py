@@ -7,12 +7,15 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.core.files.storage import storages
+from django.db import connections
 from django.test import Client
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.contrib.files.models import MediaFile
+from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import erase, export_lines
+from chatmemory_django.provider import get_chat_memory
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.test_file_addresses import (
     NAMED,
@@ -23,7 +26,7 @@ from tests.faces.test_file_addresses import (
     by_rest_in_openais_format,
     client_of,
 )
-from tests.pictures import a_file, encoded, stored_in, use_storage
+from tests.pictures import a_file, encoded, picture, stored_in, use_storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -155,3 +158,19 @@ def test_a_user_has_a_quota(ann, settings):
         response = way(ann, URL)
         assert response.status_code == 400, way
         assert "and may have 3000 at most" in response.content.decode()
+
+
+@pytest.mark.parametrize(("is_atomic", "status", "left"), [(False, 204, None), (True, 202, {"files_to_delete": 1})])
+def test_with_atomic_requests_files_go_after_the_response_which_counts_them(ann, monkeypatch, is_atomic, status, left):
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", is_atomic)
+    client = Client()
+    client.force_login(ann)
+    get_chat_memory("files", owner=ann).add(picture(1))
+    get_chat_memory("texts", owner=ann).add(UserMessage("Hi"))
+
+    response = client.delete("/api/conversations/files/")
+
+    assert response.status_code == status
+    assert left is None or response.json() == left
+    assert client.delete("/api/conversations/texts/").status_code == 204
+    assert not stored_in(storages["chats"])

@@ -10,6 +10,7 @@ from openai.types.responses import ResponseInputItemParam
 from rest_framework.authtoken.models import Token
 from typing_extensions import get_type_hints
 
+from chatmemory_django.contrib.holds.models import LegalHold
 from chatmemory_django.contrib.openai_api.conversations import REQUIRED
 from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import AiMessage, UserMessage
@@ -120,6 +121,23 @@ class TestOpenAI:
             stranger.conversations.retrieve(conversation)
         with pytest.raises(openai.NotFoundError):
             client.models.list()
+
+    def test_does_not_try_again_to_delete_what_is_protected(self, options):
+        sent = []
+        http = openai.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+        with openai.OpenAI(**options, max_retries=2, http_client=http) as client:
+            conversation = client.conversations.create(items=[HI])
+            [item] = client.conversations.items.list(conversation.id)
+            LegalHold.objects.create(conversation_id=Conversation.objects.get().pk, reason="Case 7", placed_by="eve")
+            sent.clear()
+
+            with pytest.raises(openai.ConflictError) as caught:
+                client.conversations.delete(conversation.id)
+            with pytest.raises(openai.ConflictError):
+                client.conversations.items.delete(item.id, conversation_id=conversation.id)
+
+        assert caught.value.code == "protected"
+        assert len(sent) == 2
 
 
 def _literals(hint: object) -> list[str]:

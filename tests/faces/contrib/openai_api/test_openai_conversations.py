@@ -146,8 +146,10 @@ class TestConversations:
         conversation = server.create(HI)
 
         with holding(conversation):
-            assert error(server("delete", f"/{conversation}"), 400)["code"] == "protected"
+            response = server("delete", f"/{conversation}")
 
+        assert error(response, 409)["code"] == "protected"
+        assert response.headers["x-should-retry"] == "false"
         assert len(server.items(conversation)) == 1
 
     @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(fields=["scope", "-updated_at"], name="chatmemory_record_of_scope"),
-                    models.Index(fields=["-updated_at"], name="chatmemory_record_by_age"),
+                    models.Index(fields=["scope", "updated_at"], name="chatmemory_record_of_scope"),
+                    models.Index(fields=["updated_at"], name="chatmemory_record_by_age"),
                 ],
             },
         ),

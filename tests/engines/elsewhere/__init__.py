@@ -1,0 +1,1 @@
+"""A backend that extends Django's for PostgreSQL."""

@@ -1,0 +1,1 @@
+"""A backend whose SQL is not known."""
