@@ -479,13 +479,12 @@ class Assistant:
         if exchange.is_complete:
             return
         if not exchange.is_open:
-            asked = {**values, "question": exchange.asked}
-            system = await way.text(self._system, asked) if self._system else self._text
-            context = await way.text(self._context, asked) if self._context else None
-            if self._tools_of is not None:
-                tools = self._as_tools(await way.value(self._tools_of, asked))
-                await way.stored(self._equip, exchange, tools)
-            await way.stored(exchange.open, system, context)
+            try:
+                tools = await self._opened(exchange, way, {**values, "question": exchange.asked})
+            except BaseException:
+                if exchange.resumed is not None:  # what was approved has not run, and can still
+                    await way.stored(exchange.resumed.release)
+                raise
         may_wait = _may_wait(tools)
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, tools, values)) as results:
@@ -523,6 +522,17 @@ class Assistant:
                 async for result in results:
                     await way.stored(exchange.store_result, result)
                     yield result
+
+    async def _opened(self, exchange: Exchange, way: Way, asked: Mapping[str, Any]) -> dict[str, Tool]:
+        """Open *exchange* with what the functions of the site make of what is *asked*, and return the tools."""
+        tools = self.tools
+        system = await way.text(self._system, asked) if self._system else self._text
+        context = await way.text(self._context, asked) if self._context else None
+        if self._tools_of is not None:
+            tools = self._as_tools(await way.value(self._tools_of, asked))
+            await way.stored(self._equip, exchange, tools)
+        await way.stored(exchange.open, system, context)
+        return tools
 
     async def _guarded(self, exchange: Exchange, way: Way, values: Mapping[str, Any]) -> bool:
         """Return whether the response is let pass, as the guards have left it; if not, the model is asked once more."""
