@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from datetime import timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pytest
 from django.core.files.storage import storages
-from django.utils import timezone
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -72,7 +70,6 @@ clears = st.one_of(
 estimators = st.sampled_from([None, ADDITIVE_WORDS, ADDITIVE_LETTERS, JOINT])
 numbers = itertools.count()
 EVERYTHING = 10**6
-PAUSE = timedelta(hours=1)
 OUT = {Reason.EVICTED, Reason.SUMMARIZED, Reason.SUPERSEDED, Reason.OFF_PATH}
 """The reasons for which a message is not in the memory."""
 
@@ -115,7 +112,6 @@ class InPlainDicts(RuleBasedStateMachine):
             "always_keep_system_message_first": self.system_first,
             "refill": self.refills,
             "clear_tool_results": self.clears and Clears(*self.clears)._asdict(),
-            "idle": None if self.low is None else PAUSE,
         }
         if self.estimator is None:
             return MessageWindowChatMemory(max_messages=lambda _: self.limit, **options)
@@ -394,35 +390,6 @@ class InTheDatabase(InPlainDicts):
         assert tree_in_tables(memory) == tree_of(oracle)
         assert pending_in(memory) == oracle.pending()
 
-    @precondition(lambda self: self.low is not None)
-    @rule(data=st.data(), messages=some_messages.filter(bool), is_turn=st.booleans(), persist=st.sampled_from(["late", "early"]), in_rounds=st.booleans(), on_a_branch=st.booleans(), tools=st.booleans())
-    def go_on_after_a_pause(self, data, messages, is_turn, persist, in_rounds, on_a_branch, tools):
-        """What goes on after a pause is evicted down to the mark first, and is sent as it is read."""
-        conversation = Conversation.objects.filter(memory_id=self.memory_id)
-        conversation.update(updated_at=timezone.now() - 2 * PAUSE)
-        cold = self.window._replace(is_cold=self.oracle.next > 1 and bool(conversation))
-        shown = self.oracle.seen(cold).memory_messages()
-        assert self.memory.messages() == shown
-        explained = self.memory.explain(EVERYTHING)
-        assert [each.sent for each in explained if each.is_sent] == list(map(as_kept, shown))
-        if tools:
-            messages = [*messages[:1], UserMessage("look"), POOL[6], POOL[9], AiMessage("done")]
-        after = self.some_sequence(data) if on_a_branch else None
-        if is_turn:
-            stores = Stores(persist == "early", in_rounds, self.keeps_history)
-            self.do(
-                lambda oracle: turn_of_the_oracle(
-                    oracle, cold, stores, after, messages, False, lambda _: None, self.forget
-                ),
-                lambda memory: turn_of(memory, persist, after, messages, False, lambda _: None, in_rounds=in_rounds),
-            )
-        else:
-            self.do(
-                lambda oracle: oracle.add(messages, cold, after=after),
-                lambda memory: memory.add(*messages, after=after),
-            )
-        conversation.update(updated_at=timezone.now())
-
     @rule()
     def move_files_there_and_back(self):
         conversations = Conversation.objects.filter(memory_id=self.memory_id)
@@ -598,7 +565,6 @@ def turn_of_the_oracle(
     seen = [begun.memory_messages()]
     aside: list[int] = []
     turn: list[int] = []
-    now = window
     unwritten: list[ChatMessage] = []
     for message in messages:
         unwritten.append(message)
@@ -606,9 +572,7 @@ def turn_of_the_oracle(
             aside += oracle.set_aside(unwritten, aside[-1] if aside else after, window)
             unwritten = []
         if unwritten and stores.now(message, after):
-            before = oracle.next
-            keys = oracle.add(unwritten, now, after=after, completes=aside, evicts=False)
-            now = window._replace(is_cold=now.is_cold and oracle.next == before)
+            keys = oracle.add(unwritten, window, after=after, completes=aside, evicts=False)
             added = zip(keys, unwritten, strict=True)
             turn += [*aside, *(key for key, each in added if not isinstance(each, SystemMessage))]
             after, aside, unwritten = None, [], []
@@ -620,7 +584,7 @@ def turn_of_the_oracle(
     if not fails and turn:
         oracle.end_turn(turn, unwritten, window)
     elif not fails and (unwritten or aside):
-        oracle.add(unwritten, now, after=after, completes=aside)
+        oracle.add(unwritten, window, after=after, completes=aside)
     return seen
 
 

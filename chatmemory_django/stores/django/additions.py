@@ -104,11 +104,10 @@ class Addition:
     def _may_clear(self, state: State) -> bool:
         """Return whether results may be cleared, for which the whole memory is read: it will be more than fits."""
         window = self._window
-        if window.clears is None or (self._goes_on and not window.is_cold):
+        if window.clears is None or self._goes_on:
             return False
-        most = window.evict_to if window.is_cold else None
         total = window.overhead + (state.memory_tokens if window.estimator else state.memory_messages)
-        return total + sum(cost or 0 for cost in self._costs) > (window.limit if most is None else most)
+        return total + sum(cost or 0 for cost in self._costs) > window.limit
 
     def _start(self, snapshot: Snapshot, after: Known | None) -> _Start:
         """Return the memory to which the messages are added: as it is now, or as it would be *after* that one."""
