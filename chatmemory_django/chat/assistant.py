@@ -26,6 +26,7 @@ except ImportError as exc:
 from django.template import Context, Template
 from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone
+from msgspec.structs import replace
 
 from chatmemory_django import observing
 from chatmemory_django.chat.answers.beginning import Beginning
@@ -60,6 +61,7 @@ from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.started import StartedRun, StartOptions, start
 from chatmemory_django.chat.tools import Tool, Tools, calls_to_ask_for, to_tools
+from chatmemory_django.chat.ui_messages.writing import answer_text
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.threads import in_thread
@@ -477,13 +479,12 @@ class Assistant:
         if exchange.is_complete:
             return
         if not exchange.is_open:
-            asked = {**values, "question": exchange.asked}
-            system = await way.text(self._system, asked) if self._system else self._text
-            context = await way.text(self._context, asked) if self._context else None
-            if self._tools_of is not None:
-                tools = self._as_tools(await way.value(self._tools_of, asked))
-                await way.stored(self._equip, exchange, tools)
-            await way.stored(exchange.open, system, context)
+            try:
+                tools = await self._opened(exchange, way, {**values, "question": exchange.asked})
+            except BaseException:
+                if exchange.resumed is not None:  # what was approved has not run, and can still
+                    await way.stored(exchange.resumed.release)
+                raise
         may_wait = _may_wait(tools)
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, tools, values)) as results:
@@ -522,17 +523,30 @@ class Assistant:
                     await way.stored(exchange.store_result, result)
                     yield result
 
+    async def _opened(self, exchange: Exchange, way: Way, asked: Mapping[str, Any]) -> dict[str, Tool]:
+        """Open *exchange* with what the functions of the site make of what is *asked*, and return the tools."""
+        tools = self.tools
+        system = await way.text(self._system, asked) if self._system else self._text
+        context = await way.text(self._context, asked) if self._context else None
+        if self._tools_of is not None:
+            tools = self._as_tools(await way.value(self._tools_of, asked))
+            await way.stored(self._equip, exchange, tools)
+        await way.stored(exchange.open, system, context)
+        return tools
+
     async def _guarded(self, exchange: Exchange, way: Way, values: Mapping[str, Any]) -> bool:
         """Return whether the response is let pass, as the guards have left it; if not, the model is asked once more."""
         response = exchange.response
         if response is None:
             raise GuardRefusedError(f"An answer of more than {MAX_HELD} characters is not held back for guards.")
         message = response.ai_message
+        if (text := answer_text(message)) != (message.text or ""):  # a refusal is shown like a text
+            message = replace(message, text=text)
         if not (message.text or message.thinking):
             return True
         guarded = await way.called(self._output_guards.answer, message, {**values, "question": exchange.asked})
         if not isinstance(guarded, Retry):
-            exchange.let_pass(guarded)
+            exchange.let_pass(response.ai_message if guarded is message else guarded)
             return True
         if not exchange.retry(guarded.note):
             raise GuardRefusedError("The guards wanted another answer more often than the model is asked.")
@@ -572,6 +586,7 @@ class Assistant:
         shown: Sequence[Shown] | None = None,
         greeting: str | None = None,
         only_asks: bool = False,
+        is_guarded: bool = False,
     ) -> Exchange:
         """
         Return the exchange, before the model or any function of the site is called.
@@ -581,7 +596,7 @@ class Assistant:
         whether the owner may. *shown* is what a page shows before the message, the nearest first; *greeting*, what the
         assistant has written there before anybody asked it anything. A ``Question`` as the *message* has its place in
         the conversation already. If it *only_asks*, the question is stored, and nothing else is done: another process
-        answers, and makes the system message.
+        answers, and makes the system message. If it *is_guarded*, the message is as guards have left it.
 
         Raises:
             UnknownQuestionError: By *shown*, the message does not belong in the conversation; nothing is stored.
@@ -598,8 +613,8 @@ class Assistant:
         if self.tools:
             memory.reserved_tokens = self._reserved_tokens(memory.window())
         try:
-            if self._input_guards and isinstance(message, str | UserMessage):
-                message = self._input_guards.question(message, self._values(memory_id, options))
+            if isinstance(message, str | UserMessage) and not is_guarded:
+                message = self.guarded(memory_id, message, options)
             ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
             make = partial(
                 Exchange,
@@ -615,6 +630,7 @@ class Assistant:
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
                 dates_in=get_default_timezone() if self.dates is True else self.dates or None,
+                is_guarded=bool(self._output_guards),
             )
             named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
             beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))
@@ -629,6 +645,10 @@ class Assistant:
             lease.end(State.FAILED, None)
             raise
         return exchange
+
+    def guarded(self, memory_id: object, message: str | UserMessage, options: ChatOptions) -> UserMessage:
+        """Return what is asked and stored in place of *message*; ``GuardRefusedError`` if a guard refuses it."""
+        return self._input_guards.question(message, self._values(memory_id, options))
 
     def check_resume(self, memory_id: object, resume: Resume, owner: AbstractBaseUser | None, lease: Lease) -> None:
         """

@@ -34,7 +34,7 @@ class Rewrite:
     In a question, it takes the place of all its texts, and files stay; a ``UserMessage`` takes the place of all of it.
     """
 
-    text: str | UserMessage
+    text: str | Promise | UserMessage
 
 
 @dataclass(frozen=True)

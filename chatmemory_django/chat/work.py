@@ -65,6 +65,7 @@ class Answering(Protocol):
         shown: Sequence[Shown] | None = None,
         greeting: str | None = None,
         only_asks: bool = False,
+        is_guarded: bool = False,
     ) -> Exchange: ...
 
     def events(
@@ -92,6 +93,8 @@ class Order(NamedTuple):
     """What the page shows before the message, the nearest first; None if that is not known."""
     greeting: str | None = None
     """What the page shows in front of the first question, in the words of the site."""
+    is_guarded: bool = False
+    """Whether the message is as guards have left it."""
     name: str = ""
     """That of the assistant in the settings, where the work does not know it yet."""
 
@@ -154,6 +157,7 @@ class ChatWork:
                 shown=order.shown,
                 greeting=order.greeting,
                 only_asks=answer.is_handed_over,
+                is_guarded=order.is_guarded,
             )
         stored = self._exchange.question.stored
         if answer.is_handed_over:

@@ -29,7 +29,8 @@ def deployed(settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def connect(monkeypatch: pytest.MonkeyPatch, **given: object) -> None:
     """Let the database be one of a server, with the settings *given*."""
-    connection = SimpleNamespace(vendor="postgresql", settings_dict={"CONN_MAX_AGE": 0, "OPTIONS": {}, **given})
+    settings_dict = {"CONN_MAX_AGE": 0, "OPTIONS": {}, **given}
+    connection = SimpleNamespace(data_types={"JSONField": "jsonb"}, settings_dict=settings_dict)
     for module in (deployment, chat):
         monkeypatch.setattr(module, "connections", {"default": connection})
 
@@ -55,8 +56,9 @@ def test_W071_a_cache_of_one_process(settings):
 
 
 def test_W072_sqlite(monkeypatch: pytest.MonkeyPatch):
+    sqlite = SimpleNamespace(data_types={"JSONField": "text"})
     for module in (deployment, chat):
-        monkeypatch.setattr(module, "connections", {"default": SimpleNamespace(vendor="sqlite")})
+        monkeypatch.setattr(module, "connections", {"default": sqlite})
 
     assert found() == ["chatmemory.W072"]
 

@@ -129,7 +129,7 @@ def answer_of(conversation: Conversation, sequence: int) -> object:
 
 LOOKS: dict[str, Callable[[User, Conversation, int], object]] = {
     "the newest messages": lambda ann, it, length: views._messages(
-        RequestFactory().get("/"), it.memory_id, ann, it.memory_id, is_answering=False
+        RequestFactory().get("/"), it.memory_id, "/", ann, it.memory_id, is_answering=False
     ),
     "an answer": lambda ann, it, length: answer_of(it, length),
     "the newest question": lambda ann, it, length: question_again(it, None, Question(None)),

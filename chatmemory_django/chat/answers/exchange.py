@@ -119,6 +119,7 @@ class Exchange:
         last_results: int = 0,
         greeting: str | None = None,
         dates_in: tzinfo | None = None,
+        is_guarded: bool = False,
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -171,6 +172,7 @@ class Exchange:
         self._waiting = OpenCalls()
         self._not_accepted: Mapping[tuple[int, int], str] = {}
         self._is_first = False
+        self._is_guarded = is_guarded
         self._held_back: list[ChatEvent] = []
         self.held_back = 0
         """How many characters of the model's text guards have not let pass."""
@@ -458,6 +460,8 @@ class Exchange:
         self._held_back.append(event)
         if isinstance(event, PartialText | PartialThinking):
             self.held_back += len(event.text)
+        elif isinstance(event, PartialToolCall):
+            self.held_back += len(event.arguments)
         return self.held_back
 
     def let_go(self) -> list[ChatEvent]:
@@ -562,7 +566,7 @@ class Exchange:
 
     def _add_part(self) -> bool:
         """Add what there is of the model's text to the turn, once, marked as partial; return whether there is any."""
-        if self._has_part or self._has_stored_calls or self._held_back:  # what no guard has seen is not stored
+        if self._has_part or self._has_stored_calls or self._is_guarded:  # what no guard has seen is not stored
             return self._has_part
         if self.response is None:
             text, thinking = "".join(self._text), "".join(self._thinking)

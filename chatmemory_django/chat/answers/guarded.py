@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.utils.functional import Promise
 from msgspec.structs import replace
 
 from chatmemory_django.chat.answers.context import NAMES, Checked
@@ -55,9 +56,9 @@ class Guards:
                     raise GuardRefusedError(f"{function.name} has refused the question.", text)
                 case Rewrite(UserMessage() as text):
                     question = text
-                case Rewrite(str() as text):
+                case Rewrite(text):
                     others = [each for each in question.contents if not isinstance(each, TextContent)]
-                    question = replace(question, contents=(TextContent(text), *others))
+                    question = replace(question, contents=(TextContent(str(text)), *others))
         return question
 
     @private
@@ -68,8 +69,8 @@ class Guards:
             match verdict:
                 case Refuse(text):
                     raise GuardRefusedError(f"{function.name} has refused the answer.", text)
-                case Rewrite(str() as text):
-                    message = replace(message, text=text, thinking=None)
+                case Rewrite(text):  # the attributes may repeat the model's text, as what its vendor wants back does
+                    message = AiMessage(str(text), tool_execution_requests=message.tool_execution_requests)
                 case Retry():
                     return verdict
         return message
@@ -86,10 +87,16 @@ class Guards:
         except Exception as exc:  # noqa: BLE001  # whatever it is, what it has not seen must not pass
             logger.warning("The guard %s failed with %s.", function.name, type(exc).__name__)
             return None if guard.fails_open else Refuse()
-        if (
-            verdict is None
-            or isinstance(verdict, Refuse | Rewrite)
-            or (isinstance(verdict, Retry) and "answer" in values)
-        ):
-            return verdict
-        raise TypeError(f"{self._where}: {function.name} returned {type(verdict).__name__}; see chat.guards.")
+        is_of_answer = "answer" in values
+        match verdict:
+            case None | Refuse() | Rewrite(str() | Promise()):
+                return verdict
+            case Rewrite(UserMessage()) if not is_of_answer:
+                return verdict
+            case Retry() if is_of_answer:
+                return verdict
+            case Rewrite(text):
+                found = f"Rewrite of {type(text).__name__}"
+            case _:
+                found = type(verdict).__name__
+        raise TypeError(f"{self._where}: {function.name} returned {found}; see chat.guards.")

@@ -236,6 +236,13 @@ def check(
     _locked(conversations, memory_id, partial(_chosen, {*map(str, named), *given}, given, fence, None))
 
 
+def release(claimed: Claim) -> None:
+    """Let somebody else run the calls of *claimed*, which were approved, and none of which has begun."""
+    for approval in claimed.approved:
+        running = approvals_of(claimed.conversation).filter(pk=approval.pk, state=State.RUNNING, fence=approval.fence)
+        running.update(state=State.WAITING)
+
+
 def end(claimed: Claim, approval: ToolApproval) -> None:
     """
     Note that the call of *approval*, one of *claimed*, has its result: in the transaction that stores this.

@@ -153,6 +153,10 @@ class Resumed:
         self._claim = claim
         return True
 
+    def release(self) -> None:
+        """Give up the calls to run now, before any of them has begun: the answer can be resumed again."""
+        approving.release(self._claim)
+
     def still_open(self) -> list[ApprovalRequested]:
         """Return the calls for which the answer goes on waiting."""
         conversation = self._conversations.first() if self.waiting is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -30,6 +31,7 @@ from chatmemory_django.chat.approvals.approving import May, by_policy, decide
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.conf import chat_settings
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.http.files import FileAddresses, stored_file
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
@@ -37,6 +39,7 @@ from chatmemory_django.chat.runs.taking import Given, GivenOutput
 from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
+from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.message_codec import StorageError
@@ -64,6 +67,8 @@ class Admission(NamedTuple):
     """What the page shows in front of the first question, in the words of the site."""
     is_regenerate: bool = False
     """Whether it asks for another answer."""
+    is_guarded: bool = False
+    """Whether the question is read from the history, as guards have left it."""
     given: Given | None = None
     """What a process needs to answer it that has not seen the request."""
 
@@ -80,6 +85,7 @@ class Admission(NamedTuple):
             self.may,
             question.shown,
             self.greeting,
+            is_guarded=self.is_guarded,
         )
 
     def conversation(self) -> Conversation | None:
@@ -151,18 +157,34 @@ def _checked(request: HttpRequest, read: Read) -> Admission:
         raise NotAllowedError(404, "There is no such chat.")
     if isinstance(question, PostedAnswer):
         return _decided(policy, request, conversation, question, choose)
+    is_guarded = False
     if posted.is_regenerate:
         again = None if conversation is None else question_again(conversation, posted.message_id, question)
+        is_guarded = again is not None and again is not question
         question = again or question
         if question == Question(None):
             raise NotAllowedError(404, "There is no message to answer.")
     may = None if conversation is None else by_policy(policy, request, conversation)
     greets = greeting(request, conversation) if _is_shown(question) else None
     assistant, name, given = choose(conversation, question)
+    if posted.is_regenerate and not is_guarded and conversation is not None and question.message is not None:
+        with suppress(GuardRefusedError):  # which it is again when it begins
+            guarded = assistant.guarded(memory_id, question.message, {"owner": user, "request": request})
+            question = _stored_as(conversation, question, guarded)
     if conversation is not None:
         named.bind(conversation, name)
     given = replace(given, is_another=question.message is None)
-    return Admission(user, memory_id, question, assistant, name, None, may, greets, posted.is_regenerate, given)
+    return Admission(
+        user, memory_id, question, assistant, name, None, may, greets, posted.is_regenerate, is_guarded, given
+    )
+
+
+def _stored_as(conversation: Conversation, question: Question, guarded: UserMessage) -> Question:
+    """Return the *question* to answer again if it is stored as its guards have left it, and *question* if it is not."""
+    if guarded == question.message:
+        return question
+    again = question_again(conversation, None, question._replace(message=guarded))
+    return question if again is None or again.message is not None else again
 
 
 def _chosen(

@@ -149,7 +149,7 @@ def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
     kind = part.get("type")
     if kind == "text":
         return {"type": "text", "text": part.get("text")}
-    if kind not in MEDIA_TYPES:
+    if not isinstance(kind, str) or kind not in MEDIA_TYPES:
         raise ValueError(f"{path}.type: it must be 'text' or one of {', '.join(map(repr, MEDIA_TYPES))}.")
     match part.get("source"):
         case {"type": "data", "value": str() as value, "mimeType": str() as media_type}:

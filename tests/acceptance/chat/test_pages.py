@@ -213,7 +213,7 @@ class TestTexts:
         assert {name for name in re.findall(r'\btext\("(\w+)"', scripts) if name not in TEXTS} == set()
         made = {"kind_user", "kind_ai", "kind_tool", "kind_system", "kind_summary", "kind_custom"}
         reasons = {"in_window", "pinned", "summary", "refilled", "does_not_fit", "before_first_user", "unpaired_tool",
-                   "evicted", "summarized", "superseded", "off_path"}  # fmt: skip
+                   "evicted", "cleared", "summarized", "superseded", "off_path"}  # fmt: skip
         made |= {f"about_{each}" for each in reasons}
         assert set(TEXTS) - literal - made - reasons == set()
         assert made | reasons <= set(TEXTS)

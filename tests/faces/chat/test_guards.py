@@ -4,17 +4,19 @@ import asyncio
 import threading
 
 import pytest
+from django.utils.translation import gettext_lazy
 
 from chatmemory_django.chat import assistant as assistants
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.guards import Guard, GuardRefusedError, Refuse, Retry, Rewrite
-from chatmemory_django.chat.model import ChatResponse, PartialText
+from chatmemory_django.chat.model import ChatResponse, PartialText, PartialToolCall, RateLimitError
 from chatmemory_django.chat.models import Run
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
-from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, no_throttle, text_of, user
+from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, chunks, no_throttle, text_of, user
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -167,7 +169,17 @@ class TestGuardsThatFail:
 
         assert assistant.chat("c", "Hi.") == "One."
 
-    @pytest.mark.parametrize(("where", "verdict"), [("input", Retry("No.")), ("input", True), ("output", "No.")])
+    @pytest.mark.parametrize(
+        ("where", "verdict"),
+        [
+            ("input", Retry("No.")),
+            ("input", True),
+            ("input", Rewrite(None)),
+            ("output", "No."),
+            ("output", Rewrite(None)),
+            ("output", Rewrite(UserMessage("No."))),
+        ],
+    )
     def test_what_no_guard_may_return_is_an_error_of_the_site(self, where, verdict):
         assistant = Assistant(ScriptedModel("One."), **{f"{where}_guards": [lambda question: verdict]})
 
@@ -230,6 +242,37 @@ class TestAnswers:
 
         assert "4711" not in str(events)
         assert texts() == ["I may not say."]
+
+    def test_a_text_that_is_translated_takes_the_place_too(self):
+        verdict = Rewrite(gettext_lazy("I may not say."))
+        guards = {"input_guards": [lambda question: verdict], "output_guards": [lambda answer: verdict]}
+
+        Assistant(ScriptedModel("The code is 4711."), **guards).chat("c", "My code is 4711.")
+
+        assert (questions(), texts()) == (["I may not say."], ["I may not say."])
+
+    def test_of_one_that_is_rewritten_its_vendors_copy_is_not_stored(self):
+        attributes = {"vendor_response": {"parts": [{"content": "The code is 4711."}]}, "annotations": ["4711"]}
+        message = AiMessage("The code is 4711.", "Tell 4711?", attributes=attributes)
+
+        Assistant(ScriptedModel(message), output_guards=[lambda answer: Rewrite("I may not say.")]).chat("c", "Hi.")
+
+        assert [row.chat_message for row in Message.objects.history() if row.type == "AI"] == [
+            AiMessage("I may not say.")
+        ]
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_why_a_model_refuses_is_guarded_as_a_text_is(self, way):
+        seen = []
+        message = AiMessage(attributes={"refusal": "I know the code 4711."})
+
+        def guard(answer):
+            seen.append(answer.text)
+
+        ask(Assistant(ScriptedModel(message), output_guards=[guard]), way)
+
+        assert seen == ["I know the code 4711."]
+        assert [row.chat_message for row in Message.objects.history() if row.type == "AI"] == [message]
 
     @pytest.mark.parametrize("way", WAYS)
     def test_the_model_is_asked_once_more_with_a_note_that_is_not_stored(self, way):
@@ -298,6 +341,29 @@ class TestAnswers:
 
         assert texts() == []
 
+    @pytest.mark.parametrize("way", ["stream", "astream"])
+    def test_what_a_guard_did_not_want_is_not_kept_if_no_budget_is_left_for_another(self, way, settings, ann):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "BUDGET": {"TOKENS": 1, "PER": "day"}}
+        guards = [lambda answer: Retry("Name no code.")]
+        assistant = Assistant(ScriptedModel("The code is 4711."), keep_partial=True, output_guards=guards)
+
+        with pytest.raises(BudgetExceededError):
+            ask(assistant, way, persist="early", owner=ann)
+
+        assert texts() == []
+
+    def test_calls_that_are_too_long_to_hold_back_are_refused(self, monkeypatch):
+        class Calling(ScriptedModel):
+            def do_stream(self, request):
+                yield PartialToolCall(0, "1", "look", "{")
+                yield from (PartialToolCall(0, arguments=" ") for _ in range(8))
+                raise AssertionError
+
+        monkeypatch.setattr(assistants, "MAX_HELD", 8)
+
+        with pytest.raises(GuardRefusedError):
+            ask(Assistant(Calling(), output_guards=[lambda answer: None]), "stream")
+
     def test_one_that_is_too_long_to_hold_back_is_refused(self, monkeypatch):
         monkeypatch.setattr(assistants, "MAX_HELD", 8)
         assistant = Assistant(ScriptedModel("One two three four."), output_guards=[lambda answer: None])
@@ -320,6 +386,26 @@ class TestOverHttp:
         assert (response.status_code, response.content) == (422, b"Ask something else.")
         assert not await Message.objects.aexists()
         assert not await Run.objects.filter(active__isnull=False).aexists()
+
+    @asynchronous
+    async def test_a_question_that_was_rewritten_has_another_answer_although_the_page_shows_it_as_it_was(self, chat):
+        client = chat("One.", "Two.", input_guards=[lambda question: Rewrite("Clean.")])
+        await client.say("Dirty.", "u1")
+
+        response = await client.post({"id": "c", "trigger": "regenerate-message", "messages": [user("Dirty.", "u1")]})
+
+        assert text_of(await chunks(response)).strip() == "Two."
+        assert await client.texts() == ["Clean.", "Two."]
+
+    @asynchronous
+    async def test_a_stored_question_whose_answer_failed_is_not_guarded_once_more(self, chat):
+        guards = [lambda question: Rewrite(f"Be kind. {question.single_text}")]
+        client = chat(RateLimitError("busy"), "One.", input_guards=guards)
+        await client.say("Hi.", "u1")
+
+        await client.regenerate()
+
+        assert await client.texts() == ["Be kind. Hi.", "One."]
 
     @asynchronous
     async def test_a_refused_answer_is_the_error_of_the_stream(self, chat):

@@ -119,6 +119,24 @@ class TestApprovals:
         assert till.paid == []
         assert history()[2].text == "There is no such tool; the tools are: none."
 
+    @pytest.mark.parametrize("way", ["chat", "achat"])
+    def test_one_whose_tools_could_not_be_made_runs_when_the_answer_is_resumed_again(self, till, way):
+        made = iter([[_approved(till.pay)], None, [_approved(till.pay)]])
+        bot = Assistant(ScriptedModel(PAY, "Paid."), tools=lambda: next(made))
+        memory_id = str(uuid4())
+        resume = self.wait(bot, memory_id)
+
+        with pytest.raises(TypeError):
+            self.go_on(bot, way, memory_id, resume)
+        assert till.paid == []
+
+        assert self.go_on(bot, way, memory_id, Resume(about=[each.id for each in resume.decisions])) == "Paid."
+        assert till.paid == [5]
+
+    def go_on(self, bot: Assistant, way: str, memory_id: str, resume: Resume) -> str:
+        answer = getattr(bot, way)(memory_id, resume)
+        return answer if way == "chat" else run(answer)
+
     def test_they_need_a_store_that_can_wait(self, till):
         store = InMemoryChatMemoryStore()
         bot = Assistant(

@@ -435,6 +435,10 @@ class TestAttacks:
                 "$.messages[0].content[0].type",
             ),
             (
+                {"messages": [{"id": "u", "role": "user", "content": [{"type": ["image"]}]}]},
+                "$.messages[0].content[0].type",
+            ),
+            (
                 {"messages": [{"id": "u", "role": "user", "content": [{"type": "image"}]}]},
                 "$.messages[0].content[0].source",
             ),
