@@ -539,7 +539,7 @@ class TestCommand:
 
         monkeypatch.setattr(leases, "left", left)
 
-        with pytest.raises(CommandError, match=r"in the database 'default' is not known: OperationalError\(.connection"):
+        with pytest.raises(CommandError, match=r"'default' is not known: OperationalError\(.connection"):
             call_command("run_chatmemory", "--once")
 
     def test_once_fails_where_the_contexts_are_not_known(self, caplog):
