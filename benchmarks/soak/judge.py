@@ -197,25 +197,30 @@ class Judge:
             return  # created, to be written to
         new = range(before.next_sequence, state.next_sequence)
         there = [story.rows[sequence].message for sequence in new if sequence in story.rows]
+        not_by: list[str] = []
         for intent, part in self._candidates(story, before, state):
             if not self._in_time(intent, key, state.version):
+                not_by.append(f"{intent.id} at another time: {intent.before} {self.outcomes.get(intent.id)}")
                 continue
             sent = messages_of_part(intent.parts[part]) if intent.parts else []
             try:
                 expected = story.reference.done(intent, sent, part, there)
-            except (ImpossibleError, MissingError):
+            except (ImpossibleError, MissingError) as exc:
+                not_by.append(f"{intent.id} by {type(exc).__name__}")
                 continue
             if story.is_as(state, expected, None if rearranges(intent) else touched):
                 story.reference = expected
                 if intent.kind == "set":
                     story.rewritten |= set(new)
                 return
+            not_by.append(f"{intent.id} {intent.kind} {intent.to} in another way")
         was, sent_now, now = (
             [story.rows[sequence].label if sequence in story.rows else "?" for sequence in sequences]
             for sequences in (story.memories[before.version], new, story.memories[state.version])
         )
         where = f"{story.name} ({key}) version {state.version}"
-        self.find("unexplained state", f"{where}: {was} + {sent_now} became {now}: {before} became {state}.")
+        about = f"{where}: {was} + {sent_now} became {now}: {before} became {state}"
+        self.find("unexplained state", f"{about}; it is by none of {not_by}.")
         story.adopt(state)
 
     def _candidates(self, story: Story, before: State, state: State) -> Iterator[tuple[Intent, int]]:

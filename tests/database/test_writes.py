@@ -752,6 +752,33 @@ def test_a_rewind_finds_the_summary_of_a_path_restored_by_others():
 
 @ONLY_MYSQL
 @pytest.mark.django_db(transaction=True)
+def test_a_summary_after_a_write_goes_on_from_the_one_that_others_have_stored():
+    """Found by the soak test: the write has shown the conversation with that summary, and the snapshot has no row."""
+    previous = []
+    memory = SummarizingChatMemory(
+        max_tokens=20,
+        token_count_estimator=ADDITIVE_WORDS,
+        summarize=lambda text, messages: previous.append(text) or f"short {len(previous)}",
+        summary_tokens=5,
+        after_tokens=1,
+        summarize_after_add=False,
+        id="c",
+        store=DjangoChatMemoryStore(),
+    )
+    memory.add(*[UserMessage("one two three four five six")] * 5)
+
+    with isolated("REPEATABLE READ"), transaction.atomic():
+        memory.messages()
+        in_another_connection(memory.summarize)
+        memory.add(*[UserMessage("seven eight nine ten eleven twelve")] * 3)
+        memory.summarize()
+
+    assert previous == [None, "short 1"]
+    assert_consistent()
+
+
+@ONLY_MYSQL
+@pytest.mark.django_db(transaction=True)
 def test_active_conversations_are_not_erased_by_a_transaction_with_an_older_snapshot():
     messages_window(10).add(*numbered(1))
     cutoff = timezone.now()

@@ -328,10 +328,12 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         return _again(partial(self._read_pending, memory_id, window, max_tokens, waits=waits))
 
     def _read_pending(self, memory_id: object, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
-        with connections[self.using or router.db_for_write(Conversation)].cursor() as cursor:
-            # No lock is needed, whatever a plain SELECT returns: all of this is checked again when the summary is
-            # written.
-            snapshot = statements.read(cursor, memory_key(memory_id), self._owner_key)
+        connection, key = connections[self.using or router.db_for_write(Conversation)], memory_key(memory_id)
+        if has_locked(connection, key):
+            snapshot = Write(key, connection.alias, self._owner_key, keep_history=True, create=False).lock()
+        else:  # no lock is needed: all of this is checked again when the summary is written
+            with connection.cursor() as cursor:
+                snapshot = statements.read(cursor, key, self._owner_key)
         if snapshot is None or not snapshot.is_own:
             return None
         pending = read_pending(snapshot, window, max_tokens, waits=waits)
