@@ -144,6 +144,9 @@ class Judge:
         for values in dict.fromkeys(written(self.using, "soak_state")):
             state = State(*values)
             states[state.conversation].append(state)
+        # One that waits for another's erasure has its key already: a higher key is not always a later conversation.
+        self.born = {conversation: number for number, conversation in enumerate(states)}
+        """The order in which conversations were created, by key."""
         rows: dict[int, dict[int, Row]] = defaultdict(dict)
         self.places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """By label, the conversation and the sequence of each row of a history."""
@@ -257,8 +260,13 @@ class Judge:
     def _in_time(self, intent: Intent, key: int, version: int) -> bool:
         """Return whether *intent* can have written that version: it started before, and was not seen to end before."""
         after = outcome.after if (outcome := self.outcomes.get(intent.id)) else None
-        began = intent.before is None or intent.before < (key, version)
-        return began and (after is None or (key, version) <= after) and self._state(intent, 0) != "undone"
+        place = self._moment((key, version))
+        began = intent.before is None or self._moment(intent.before) < place
+        return began and (after is None or place <= self._moment(after)) and self._state(intent, 0) != "undone"
+
+    def _moment(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Return a *place* to compare with those of all conversations of one name."""
+        return self.born[place[0]], place[1]
 
     def _judge_counters(self, key: int, story: Story, state: State) -> None:
         memory = story.messages(state.version)
@@ -386,7 +394,8 @@ class Judge:
             (key, version)
             for key in self.by_name[seen.conversation]
             for version in range(len(self.stories[key].states) + 1)
-            if (seen.before or (0, 0)) <= (key, version) and (seen.after is None or (key, version) <= seen.after)
+            if seen.before is None or self._moment(seen.before) <= self._moment((key, version))
+            if seen.after is None or self._moment((key, version)) <= self._moment(seen.after)
         ]
         window = WINDOWS[seen.window]
         may_be_absent = seen.before is None or seen.after is None or seen.before[0] != seen.after[0]
@@ -416,7 +425,8 @@ class Judge:
             erasing = [
                 datetime.datetime.fromisoformat(intent.cutoff)
                 for intent in self.by_kind[name, "erase idle"]
-                if self._state(intent, 0) != "undone" and (intent.before is None or intent.before[0] <= key)
+                if self._state(intent, 0) != "undone"
+                and (intent.before is None or self.born[intent.before[0]] <= self.born[key])
             ]
             if name.startswith("idle") and not any(cutoff > updated_at for cutoff in erasing):
                 self.find("erased too early", f"{name} ({key}), written to at {updated_at}")
