@@ -228,7 +228,7 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
 async def messages(request: HttpRequest, chat_id: str) -> HttpResponse:
     """List the newest messages of a conversation as ``UIMessage``s of the AI SDK; an unknown one has none."""
     root = request.path.removesuffix("/messages").removesuffix(chat_id)
-    return JsonResponse(await newest(request, chat_id, root), safe=False)
+    return JsonResponse((await newest(request, chat_id, root)).messages, safe=False)
 
 
 @answering("GET")
@@ -238,7 +238,7 @@ async def file(request: HttpRequest, chat_id: str, sequence: str, index: str) ->
     return await in_thread_in_turn(_file, request, chat_id, int(sequence), int(index))
 
 
-async def newest(request: HttpRequest, chat_id: str, root: str) -> list[dict[str, Any]]:
+async def newest(request: HttpRequest, chat_id: str, root: str) -> ListedMessages:
     """
     Return the newest messages of a conversation, without what the stream of an answer in progress has.
 
@@ -249,7 +249,7 @@ async def newest(request: HttpRequest, chat_id: str, root: str) -> list[dict[str
     listed = await in_thread(read, is_answering=True)
     if listed.is_open and await answers().find(memory_id, str(user.pk)) is None:
         listed = await in_thread(read, is_answering=False)  # once more: the answer may have ended since then
-    return listed.messages
+    return listed
 
 
 async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
@@ -42,10 +43,13 @@ async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         asked = RunInput.of(await in_thread(body_of, request))
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
-    snapshot = MessagesSnapshot.of(await newest(request, asked.thread_id, request.path.removesuffix("connect")))
+    read = partial(newest, request, asked.thread_id, request.path.removesuffix("connect"))
+    listed, pieces = await read(), await following(request, asked.thread_id)
+    if pieces is None and listed.is_open:
+        listed = await read()  # the answer has ended since then
+    snapshot = MessagesSnapshot.of(listed.messages)
     events = RunEvents(asked.thread_id, asked.run_id)
     first = [events.started(), {"type": "MESSAGES_SNAPSHOT", "messages": snapshot.messages}]
-    pieces = await following(request, asked.thread_id)
 
     async def all_pieces() -> AsyncGenerator[str, None]:
         yield "".join(map(encode, first))

@@ -9,10 +9,12 @@ from django.test import AsyncClient
 from hypothesis import given
 
 from chatmemory_django.chat.answers.ui_stream import UiStream
+from chatmemory_django.chat.http.views import following
 from chatmemory_django.chat.model import AuthenticationError
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
+from chatmemory_django.contrib.ag_ui import views
 from chatmemory_django.contrib.ag_ui.events import RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
 from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
@@ -353,6 +355,26 @@ class TestConnecting:
         assert kinds(events)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
         assert events[1]["messages"] == [{"id": client.messages[0]["id"], "role": "user", "content": "Go."}]
         assert events[-1]["outcome"] == {"type": "cancelled"}
+
+    @asynchronous
+    async def test_an_answer_that_ends_meanwhile_is_in_the_snapshot(self, chat, monkeypatch):
+        client = Client(
+            chat(
+                slow("one", "two"),
+            )
+        )
+        async with under_way(client.chat) as asked:
+
+            async def stopped(request, chat_id):
+                await client.post({}, "/c/stop")
+                await asked
+                return await following(request, chat_id)
+
+            monkeypatch.setattr(views, "following", stopped)
+            events = await client.run("/connect")
+
+        assert kinds(events) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+        assert [each.get("content") for each in client.messages] == (await client.chat.texts())
 
     @asynchronous
     async def test_an_unknown_one_is_empty(self, talk):
