@@ -45,8 +45,8 @@ async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         raise NotAllowedError(400, str(exc)) from None
     read = partial(newest, request, asked.thread_id, request.path.removesuffix("connect"))
     listed, pieces = await read(), await following(request, asked.thread_id)
-    if pieces is None and listed.is_open:
-        listed = await read()  # the answer has ended since then
+    if pieces is None and (listed.is_open or [each["role"] for each in listed.messages[-1:]] == ["user"]):
+        listed = await read()  # an answer may have ended since then
     snapshot = MessagesSnapshot.of(listed.messages)
     events = RunEvents(asked.thread_id, asked.run_id)
     first = [events.started(), {"type": "MESSAGES_SNAPSHOT", "messages": snapshot.messages}]

@@ -32,7 +32,7 @@ from tests.faces.chat.http.test_http import (
     under_way,
 )
 from tests.faces.chat.rows import answers, rows_of_answer
-from tests.faces.chat.scripted import calling
+from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.contrib.ag_ui.reader import EVENTS, MESSAGES, parsed, read
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -358,23 +358,20 @@ class TestConnecting:
 
     @asynchronous
     async def test_an_answer_that_ends_meanwhile_is_in_the_snapshot(self, chat, monkeypatch):
-        client = Client(
-            chat(
-                slow("one", "two"),
-            )
-        )
+        gate = asyncio.Event()
+        client = Client(chat(ScriptedModel("One two.", gate=gate)))
         async with under_way(client.chat) as asked:
 
-            async def stopped(request, chat_id):
-                await client.post({}, "/c/stop")
+            async def ended(request, chat_id):
+                gate.set()
                 await asked
                 return await following(request, chat_id)
 
-            monkeypatch.setattr(views, "following", stopped)
+            monkeypatch.setattr(views, "following", ended)
             events = await client.run("/connect")
 
         assert kinds(events) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
-        assert [each.get("content") for each in client.messages] == (await client.chat.texts())
+        assert [each["content"] for each in client.messages] == ["Go.", "One two."]
 
     @asynchronous
     async def test_an_unknown_one_is_empty(self, talk):
