@@ -203,7 +203,7 @@ class _Forking:
         if found["cuts"]:
             rows.filter(cleared_before__gt=last).update(cleared_before=last + 1)
             columns["parent_sequence"] = found["head"]  # the first message that follows a cut names it
-        for own in ("id", "version", "owner"):
+        for own in ("id", "version", "owner", "updated_at"):
             del columns[own]
         if not state.counted_by and state.memory_messages:
             remembered = in_memory(columns["window_start"], state.pinned_sequence, state.summary_sequence)

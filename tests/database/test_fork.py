@@ -1,5 +1,6 @@
 """Forks: a new conversation with a copy of the messages up to a chosen one."""
 
+import datetime
 import itertools
 from collections.abc import Callable
 
@@ -93,6 +94,15 @@ class TestCopiedMessages:
         assert counters(fork) == counters(source())
         assert a_memory("copy").messages() == memory.messages()
         assert texts(fork.evicted()) == ["one", "two"]
+
+    def test_a_fork_was_active_when_it_was_made(self):
+        a_memory().add(*user_messages("one", "two"))
+        made = source().updated_at
+        Conversation.objects.update(updated_at=made - datetime.timedelta(days=1))
+
+        for fork in (operations.fork(source(), "whole"), operations.fork(source(), "a part", through=1)):
+            assert fork.updated_at >= made
+            check(fork)
 
     def test_messages_up_to_one_in_the_memory_are_copied(self):
         memory = counted_memory()
