@@ -1072,6 +1072,8 @@ class TestConversations:
         assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
         talk.page.fill("[type=search]", "a text that no message has")
         talk.page.wait_for_selector("#conversations >> text=Nothing found.")
+        talk.page.fill("[type=search]", "umbrella")  # so that the button is that of the next search
+        talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
         talk.page.fill("[type=search]", "umbrellas that no message has")
         talk.page.get_by_role("button", name="Search for any of the words").press("Enter")
         talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")

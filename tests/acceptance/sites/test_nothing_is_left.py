@@ -53,7 +53,9 @@ from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/9")
+SERVER = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/9").rpartition("/")[0]
+REDIS = f"{SERVER}/{10 + int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]) % 6}"
+"""Not that of other tests, which run beside: the site counts the streams of all conversations that it does not have."""
 CHATS = "/api/conversations/"
 OPENAI = "/openai/v1/conversations"
 
