@@ -19,6 +19,7 @@ def a_small_memory(settings) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_connection_is_left() -> Iterator[None]:
+def _no_connection_is_left(django_db_blocker) -> Iterator[None]:
     yield
-    asyncio.run(close_thread_sensitive())
+    with django_db_blocker.unblock():  # another test may have left one, which is looked at
+        asyncio.run(close_thread_sensitive())
