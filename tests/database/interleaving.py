@@ -71,6 +71,22 @@ class Other:
 
 
 @contextmanager
+def ended_at(number: int) -> Iterator[None]:
+    """End what runs inside by Ctrl-C, in place of its statement with this *number*, from 1 on; not at all for 0."""
+    count = 0
+
+    def ending(execute, *statement):
+        nonlocal count
+        count += 1
+        if count == number:
+            raise KeyboardInterrupt
+        return execute(*statement)
+
+    with connection.execute_wrapper(ending):
+        yield
+
+
+@contextmanager
 def another_writer(write: Callable[[], object], after: int) -> Iterator[None]:
     """Run *write* as another writer after *after* statements, or as soon afterwards as locks permit."""
     other = Other(write, after)

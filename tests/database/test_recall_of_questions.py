@@ -5,7 +5,6 @@ import logging
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -22,25 +21,17 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import erase
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
-from tests.database.test_recall import INJECTIONS
+from tests.database.test_recall import INJECTIONS, ann, bob
 from tests.estimators import ADDITIVE_WORDS
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 # InnoDB's FULLTEXT only indexes committed rows.
+__all__ = ["ann", "bob"]  # fixtures
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NUTS = UserMessage("I am allergic to hazelnuts")
 ASKED = "Which hazelnuts may I eat?"
-
-
-@pytest.fixture
-def ann():
-    return get_user_model().objects.create_user("ann")
-
-
-@pytest.fixture
-def bob():
-    return get_user_model().objects.create_user("bob")
 
 
 def say(memory_id, owner, *messages):

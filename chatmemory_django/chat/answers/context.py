@@ -69,10 +69,12 @@ class Checked:
         return self._as_text(await self.avalue(values))
 
     @private
-    def value(self, values: Mapping[str, Any]) -> Any:
-        """Return what the function returns for *values*, awaited if need be."""
+    def value(self, values: Mapping[str, Any], timeout: float | None = None) -> Any:
+        """Return what the function returns for *values*, awaited if need be, for at most *timeout* seconds."""
         returned = self.call(values)
-        return async_to_sync(araisable)(returned) if inspect.isawaitable(returned) else returned
+        if not inspect.isawaitable(returned):
+            return returned
+        return async_to_sync(asyncio.wait_for)(araisable(returned), timeout)
 
     @private
     async def avalue(self, values: Mapping[str, Any]) -> Any:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asgiref.sync import async_to_sync
 from django.utils.functional import Promise
 from msgspec.structs import replace
 
 from chatmemory_django.chat.answers.context import NAMES, Checked
 from chatmemory_django.chat.guards import Guard, GuardFunction, GuardRefusedError, Refuse, Retry, Rewrite, Verdict
-from chatmemory_django.chat.threads import araisable
 from chatmemory_django.messages import AiMessage, TextContent, UserMessage
 from chatmemory_django.private import private
 
@@ -79,9 +75,7 @@ class Guards:
         """Return what *guard* decides. One that is not async cannot be interrupted: it is late when it has ended."""
         began = time.monotonic()
         try:
-            verdict: Any = function.call(values)
-            if inspect.isawaitable(verdict):
-                verdict = async_to_sync(asyncio.wait_for)(araisable(verdict), guard.timeout)
+            verdict: Any = function.value(values, guard.timeout)
             if time.monotonic() - began > guard.timeout:
                 raise TimeoutError  # noqa: TRY301  # late is as good as failed
         except Exception as exc:  # noqa: BLE001  # whatever it is, what it has not seen must not pass

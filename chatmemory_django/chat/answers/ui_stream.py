@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         AssistantEvent,  # requires the database, which this module does not
     )
 
-HEADERS = {
+EVENT_STREAM = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store, no-cache",
     "X-Accel-Buffering": "no",
-    "X-Vercel-AI-UI-Message-Stream": "v1",
 }
+"""The headers of a stream of events, in whichever protocol."""
+
+HEADERS = {**EVENT_STREAM, "X-Vercel-AI-UI-Message-Stream": "v1"}
 
 DONE = "data: [DONE]\n\n"
 """The last event of every stream, however the answer ended."""

@@ -26,8 +26,6 @@ DECISION = {
 }
 """The JSON schema of what a client answers when a call waits for an approval."""
 
-HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store, no-cache", "X-Accel-Buffering": "no"}
-
 Event = dict[str, Any]
 
 

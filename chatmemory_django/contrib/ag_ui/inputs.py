@@ -90,7 +90,7 @@ class RunInput(msgspec.Struct, rename="camel"):
         decided = [entry.as_part(f"$.resume[{index}]") for index, entry in enumerate(resume)]
         found: list[dict[str, Any]] = []
         for index in range(len(posted) - 1, -1, -1):
-            message = _header(posted[index], f"$.messages[{index}]")
+            message = read_value(posted[index], _Message, f"$.messages[{index}]")
             if message.role == "user":
                 if len(found) > MAX_SHOWN:
                     break
@@ -119,10 +119,6 @@ def shown_call_id(answer: str, id: str, times: int) -> str:
     *times* is how often the *answer* has had the *id*, this call included.
     """
     return f"{answer}{PART}{id}" if times == 1 else f"{answer}{PART}{times}{PART}{id}"
-
-
-def _header(message: msgspec.Raw, path: str) -> _Message:
-    return read_value(message, _Message, path)
 
 
 def _result(message: _Message, path: str) -> dict[str, Any]:

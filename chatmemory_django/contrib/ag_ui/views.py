@@ -9,10 +9,10 @@ from functools import partial
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from chatmemory_django.access import NotAllowedError
-from chatmemory_django.chat.answers.ui_stream import encode
+from chatmemory_django.chat.answers.ui_stream import EVENT_STREAM, encode
 from chatmemory_django.chat.http.asking import body_of
-from chatmemory_django.chat.http.views import Protocol, answering, following, newest, respond, streamed
-from chatmemory_django.contrib.ag_ui.events import HEADERS, RunEvents
+from chatmemory_django.chat.http.views import AI_SDK, Protocol, answering, following, newest, respond, streamed
+from chatmemory_django.contrib.ag_ui.events import RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
 from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
 from chatmemory_django.db.threads import in_thread
@@ -32,7 +32,7 @@ async def run(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     def write(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         return RunEvents(inputs[0].thread_id, inputs[0].run_id).written(pieces)
 
-    return await respond(request, Protocol(read, write, HEADERS))
+    return await respond(request, Protocol(read, write, EVENT_STREAM))
 
 
 @answering("POST")
@@ -60,4 +60,4 @@ async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
                 async for piece in written:
                     yield piece
 
-    return await streamed(request, all_pieces(), Protocol(bytes, lambda written: written, HEADERS))
+    return await streamed(request, all_pieces(), AI_SDK._replace(headers=EVENT_STREAM))

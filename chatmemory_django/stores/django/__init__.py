@@ -330,7 +330,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
     def _read_pending(self, memory_id: object, window: Window, max_tokens: int, *, waits: bool) -> Pending | None:
         connection, key = connections[self.using or router.db_for_write(Conversation)], memory_key(memory_id)
         if has_locked(connection, key):
-            snapshot = Write(key, connection.alias, self._owner_key, keep_history=True, create=False).lock()
+            snapshot = self._write(memory_id, create=False).lock()
         else:  # no lock is needed: all of this is checked again when the summary is written
             with connection.cursor() as cursor:
                 snapshot = statements.read(cursor, key, self._owner_key)

@@ -26,6 +26,7 @@ from chatmemory_django.operations import erase, fork
 from chatmemory_django.provider import get_chat_memory
 from tests.database.encryption.dumps import dump, restore
 from tests.database.encryption.test_replaced_keys import days_later
+from tests.database.interleaving import ended_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -133,16 +134,7 @@ class Walk:
 
     def encrypt(self, *options: str) -> None:
         """Run the command, which is ended at any statement, or not."""
-        end, count = self.random.choice([self.random.randrange(1, 80), 0]), 0
-
-        def ending(execute: Any, *statement: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == end:
-                raise KeyboardInterrupt
-            return execute(*statement)
-
-        with connection.execute_wrapper(ending):
+        with ended_at(self.random.choice([self.random.randrange(1, 80), 0])):
             call_command("encrypt_chatmemory", *options, stdout=io.StringIO(), stderr=io.StringIO(), verbosity=0)
 
     def rekey(self) -> None:

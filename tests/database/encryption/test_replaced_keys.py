@@ -31,7 +31,7 @@ from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import erase, fork
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.base import ConversationErasedError
-from tests.database.interleaving import another_writer
+from tests.database.interleaving import another_writer, ended_at
 from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -204,16 +204,8 @@ class TestReplacing:
     def test_an_end_at_any_statement_leaves_all_readable(self, ann, end):
         begin("a", ann, 3)
         begin("b", ann)
-        count = 0
 
-        def ending(execute: Any, *statement: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == end:
-                raise KeyboardInterrupt
-            return execute(*statement)
-
-        with connection.execute_wrapper(ending), pytest.raises(CommandError, match="Stopped"):
+        with ended_at(end), pytest.raises(CommandError, match="Stopped"):
             rekey()
             raise CommandError("Stopped: it had fewer statements.")
         assert read("a") == [ASKED] * 3

@@ -62,11 +62,16 @@ def message_text(message) -> str:
     return message.text if isinstance(message, (AiMessage, SystemMessage)) else message.single_text
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_tree_is_stored_as_it_is(seed, settings):
+@pytest.fixture
+def a_memory_of_20(settings) -> None:
     settings.CHATMEMORY = {
         "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
     }
+
+
+@pytest.mark.usefixtures("a_memory_of_20")
+@pytest.mark.parametrize("seed", range(30))
+def test_a_tree_is_stored_as_it_is(seed):
     choose = random.Random(seed)
     count = choose.randint(1, 30)
     parents = [-1] + [choose.choice([position - 1] * 3 + list(range(-1, position))) for position in range(1, count)]
@@ -78,11 +83,9 @@ def test_a_tree_is_stored_as_it_is(seed, settings):
     assert_is(parents, count - 1 if end is None else end)
 
 
+@pytest.mark.usefixtures("a_memory_of_20")
 @pytest.mark.parametrize("seed", range(30))
-def test_what_was_stored_in_part_goes_on_from_there(seed, settings):
-    settings.CHATMEMORY = {
-        "MEMORY": {"CLASS": "chatmemory_django.memory.MessageWindowChatMemory", "OPTIONS": {"max_messages": 20}}
-    }
+def test_what_was_stored_in_part_goes_on_from_there(seed):
     choose = random.Random(seed)
     count = choose.randint(2, 20)
     parents = [-1] + [choose.choice([position - 1] * 2 + list(range(-1, position))) for position in range(1, count)]
