@@ -645,7 +645,7 @@ class TestEviction:
 
         assert sum(costs) == used
         assert pieces == pytest.approx([whole * cost / limit for cost in costs], abs=0.6)
-        meter = talk.page.get_by_role("meter", name="Tokens in the memory")
+        meter = talk.page.get_by_role("meter", name="How full the memory is")
         assert meter.get_attribute("aria-valuenow") == str(used)
         assert meter.get_attribute("aria-valuetext") == f"{used} of {limit} tokens"
 

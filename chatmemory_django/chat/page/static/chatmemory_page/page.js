@@ -212,6 +212,7 @@ at("newest").addEventListener("click", () => {
 });
 at("sign-out")?.addEventListener("submit", forgetAll);
 at("skip")?.addEventListener("click", () => composer.field.focus());
+if (site.isPage) host.style.setProperty("--above", `${Math.round(host.getBoundingClientRect().top + scrollY)}px`);
 if (at("colors")) offerColors(at("colors"));
 if (site.isPage) window.addEventListener("popstate", () => open(openId()));
 window.addEventListener("online", () => {
