@@ -119,7 +119,7 @@ def ask(opened, words):
 
 
 @STORY
-def test_the_page_is_the_sites_and_keeps_what_was_said(visit, axe, size, language):
+def test_the_page_is_the_sites_and_keeps_what_was_written(visit, axe, size, language):
     opened = visit("/help/talk/", f"page-{size}-{language}", size=size, language=language)
     texts = {"en": ("What can I help you with?", "Conversations"), "de": ("Wobei kann ich helfen?", "Gespräche")}
     heading, conversations = texts[language]

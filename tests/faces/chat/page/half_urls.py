@@ -2,6 +2,4 @@
 
 from django.urls import include, path
 
-from chatmemory_django.chat.page.urls import page
-
-urlpatterns = [path("talk/", include(page))]
+urlpatterns = [path("talk/", include("chatmemory_django.chat.page.page_urls"))]

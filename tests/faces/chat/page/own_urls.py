@@ -2,10 +2,8 @@
 
 from django.urls import include, path
 
-from chatmemory_django.chat.page.urls import page
-
 urlpatterns = [
     path("v1/memory/", include("chatmemory_django.rest.urls")),
     path("v1/chat/", include("chatmemory_django.chat.urls")),
-    path("talk/", include(page)),
+    path("talk/", include("chatmemory_django.chat.page.page_urls")),
 ]
