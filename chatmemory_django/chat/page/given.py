@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -48,14 +48,15 @@ class Parts:
 
 def user_of(request: HttpRequest) -> AbstractBaseUser:
     """Return who sent *request*, by the site's access policy; ``NotAllowedError`` for those who may not chat."""
-    policy, before = access_policy(), request.user
+    policy, sender = access_policy(), cast("Any", request)
+    before = sender.user
     try:
-        request.user = policy.user(request)
+        sender.user = user = policy.user(request)
         if not policy.is_allowed(request):
             raise NotAllowedError(403, _("You may not chat here."))
-        return request.user
+        return user
     finally:
-        request.user = before
+        sender.user = before  # the rest of the page is for whom the middleware found
 
 
 def context(request: HttpRequest, user: Any, parts: Parts) -> dict[str, Any]:

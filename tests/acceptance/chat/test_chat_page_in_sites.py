@@ -54,7 +54,7 @@ def shop(tmp_path_factory):
     run("manage.py", "migrate", "-v", "0")
     run("manage.py", "collectstatic", "--noinput", "-v", "0")
     names = [f"{kind}-{form}" for kind in ("page", "widget") for form in map("-".join, FORMS)]
-    run("manage.py", "shell", "-v", "0", "-c", USERS.format(names=[*names, "paper", "night", "styles"]))
+    run("manage.py", "shell", "-v", "0", "-c", USERS.format(names=[*names, "paper", "night", "styles", "choice"]))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", "shop.asgi:application", "--port", str(port), "--lifespan", "off"]
@@ -163,6 +163,31 @@ def test_a_chat_in_a_page_stays_open_from_page_to_page(visit, axe, size, languag
     opened.reload()
     opened.wait_for_selector("#welcome:not([hidden])")
     assert opened.locator(".message").first.is_hidden() or opened.locator("chat-memory .message").count() == 0
+
+
+def test_people_choose_an_assistant_for_a_conversation_and_a_model_for_each_question(visit):
+    opened = visit("/help/talk/", "choice")
+    assistant, model = opened.get_by_label("Assistant"), opened.get_by_label("Model")
+    assert (assistant.input_value(), model.input_value()) == ("", "slow")
+
+    assistant.select_option("sales")
+    model.select_option("fast")
+    ask(opened, "Dates")
+    assert "Fast sales read: Dates" in opened.locator(".message.assistant").inner_text()
+    assert assistant.is_disabled()
+    model.select_option("slow")
+    ask(opened, "Nuts")
+    assert "Slow sales read: Nuts" in opened.locator(".message.assistant").last.inner_text()
+
+    opened.reload()
+    opened.wait_for_selector("#assistant:disabled")
+    assert assistant.input_value() == "sales"
+    opened.get_by_role("button", name="New chat").click()
+    opened.wait_for_selector("#welcome:not([hidden])")
+    assert assistant.is_enabled()
+    assistant.select_option("")
+    ask(opened, "Kiwis")
+    assert "Slow read: Kiwis" in opened.locator(".message.assistant").inner_text()
 
 
 def test_neither_the_site_nor_the_chat_changes_how_the_other_looks(visit):
