@@ -75,7 +75,7 @@ def problems_of_html(out: Path) -> list[str]:
 
 
 def problems_of_signatures(out: Path) -> list[str]:
-    """Return which signatures have what a person would not write: a tilde, a value in angle brackets, a private name."""
+    """Return which signatures have what no person writes: a tilde, a value in angle brackets, a private name."""
     found = []
     for path in sorted(out.rglob("*.html")):
         for shown in _SIGNATURE.findall(path.read_text()):

@@ -90,9 +90,8 @@ def write_signature(
     if signature is None:
         return None, returned
     written = _readable(signature)
-    function = ast.parse(f"def function{written}: ...").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    parameters = function.args
+    tree = ast.parse(f"def function{written}: ...")
+    [parameters] = (each for each in ast.walk(tree) if isinstance(each, ast.arguments))
     ordered = [*parameters.posonlyargs, *parameters.args]
     defaults = [None] * (len(ordered) - len(parameters.defaults)) + parameters.defaults
     kept = [(each, default) for each, default in zip(ordered, defaults, strict=True) if each.arg[0] != "_"]
@@ -102,17 +101,15 @@ def write_signature(
 
 
 def _readable(text: str) -> str:
-    """Return *text* with the names of its aliases, functions and variables of types, and without values that are no code."""
+    """Return *text* with the names of aliases, functions and variables of types, and no value that is not code."""
     text = re.sub(r"<function (\w+)>|<class '(?:\w+\.)*(\w+)'>", lambda found: found[1] or found[2], text)
     text = re.sub(r"<[^<>]*>", "...", text)
     text = re.sub(r"\b([A-Z]\w+)\((?:\w+=None(?:, )?)+\)", r"\1()", text)
     for alias in sorted(_ALIASES, key=len, reverse=True):
         text = text.replace(alias, _ALIASES[alias])
-    text = re.sub(r"(\*+)(\w+): ~typing\.~_P", lambda found: f"{found[0][: -len('~typing.~_P')]}{_PARTS[found[1]]}", text)
+    text = re.sub(r"\*\*(\w+): ~typing\.~_P", r"**\1: P.kwargs", text)
+    text = re.sub(r"\*(\w+): ~typing\.~_P", r"*\1: P.args", text)
     return re.sub(r"~?(?:\w+\.)*~?\b_([A-Z]\w*)", r"\1", text)
-
-
-_PARTS = {"*": "P.args", "**": "P.kwargs"}
 
 
 def finish_signature(app: Sphinx, domain: str, kind: str, content: Element) -> None:

@@ -1,15 +1,16 @@
-"""The code of the pages on WebSockets, Docker and type checking."""
+"""The code of the pages on WebSockets and Docker."""
 
-import re
+import json
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.management import get_commands
 
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.models import Message
-from tests.acceptance.docs.pages import DOCS, block_of, execute
+from tests.acceptance.docs.pages import block_of, execute
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel
 
@@ -76,3 +77,22 @@ class TestTheConsumer:
         run(opened.connect())
 
         assert opened.sent == [4401]
+
+
+class TestDocker:
+    """The files of the page, as far as they can be checked without Docker."""
+
+    def test_the_services_start_what_there_is(self):
+        services = pytest.importorskip("yaml").safe_load(block_of("docker.md", "services:", "yaml"))["services"]
+        commands = {" ".join(each["command"]) for each in services.values() if "command" in each}
+
+        assert {command.split()[2] for command in commands} - {"migrate"} <= get_commands().keys()
+        assert {name for each in services.values() for name in each.get("depends_on", ())} <= services.keys()
+
+    def test_the_server_gets_as_long_to_hand_over_as_the_image_asks_for(self):
+        dockerfile, compose = (block_of("docker.md", *each) for each in (("CMD", "dockerfile"), ("services:", "yaml")))
+        started = json.loads(dockerfile.partition("CMD ")[2])
+
+        assert "--no-proxy-headers" in started
+        assert int(started[started.index("--timeout-graceful-shutdown") + 1]) == 30 < 40
+        assert "stop_grace_period: 40s" in compose

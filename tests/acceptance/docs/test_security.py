@@ -1,4 +1,4 @@
-"""The tests of threats, those that threats.md lists and those that OWASP's points name, exist, and pytest collects them."""
+"""The tests that threats.md in tests/acceptance and the pages on OWASP's lists name exist, and pytest collects them."""
 
 import re
 import subprocess
