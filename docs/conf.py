@@ -32,7 +32,6 @@ _ALIASES = {
         ("chat.answers.context", "ContextFunction"),
         ("chat.answers.titles", "TitleFunction"),
         ("chat.guards", "GuardFunction"),
-        ("chat.guards", "Verdict"),
         ("chat.tools", "Tools"),
     )
 }
