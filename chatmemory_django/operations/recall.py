@@ -196,8 +196,7 @@ class Recall:
 
 def _made_room(conversation: Conversation) -> Q:
     """Return the condition for messages of *conversation* that have left its memory, but were not cleared from it."""
-    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return Q(sequence__gt=conversation.forgotten_through) & ~in_memory(*bounds)
+    return Q(sequence__gt=conversation.forgotten_through) & ~in_memory(conversation.bounds)
 
 
 def _passage(found: Passage) -> dict[str, object]:

@@ -112,10 +112,11 @@ def _outlived_ranges(
 
 
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
-    """Return the rows of *conversation* that are in no memory and older than *before*."""
+    """Return the rows of *conversation* that are older than *before*, in no memory and not pinned on any branch."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return rows.exclude(in_memory(*bounds))
+    if conversation.pinned_count:
+        rows = rows.filter(is_pinned=False)
+    return rows.exclude(in_memory(conversation.bounds))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:

@@ -121,7 +121,7 @@ def _entries(snapshot: Snapshot, behind: int, window: Window) -> Iterator[Entry]
 
 
 def _page(snapshot: Snapshot, behind: int, window: Window) -> Sequence[Row]:
-    rows = in_window(uncovered(snapshot, behind), window.counter)
+    rows = in_window(uncovered(snapshot, behind), window.counter, snapshot.state.bounds)
     found = map(Row._make, rows.values_list(*Row._fields)[:PAGE])
     # What was cleared is summarized whole.
     return [row._replace(tokens=None, is_cleared=False) if row.is_cleared else row for row in found]

@@ -153,6 +153,8 @@ def test_each_response_conforms_to_its_schema(whole, writer, begin):
         (f"{ROOT}{{memory_id}}/memory/switch/", "post", {"to": 2}),
         (f"{ROOT}{{memory_id}}/fork/", "post", {}),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/alternatives/", "get", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "post", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "delete", None),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/", "delete", None),
         (f"{ROOT}{{memory_id}}/memory/pop/", "post", None),
     ):
