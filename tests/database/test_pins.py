@@ -42,7 +42,7 @@ def tokens(most: int = 40, estimator=ADDITIVE_WORDS, **options) -> TokenWindowCh
     )
 
 
-def said(*numbers: int) -> list[ChatMessage]:
+def users(*numbers: int) -> list[ChatMessage]:
     return [UserMessage(str(number)) for number in numbers]
 
 
@@ -62,9 +62,9 @@ def assert_right() -> None:
 
 
 def test_a_pinned_message_stays_while_others_are_evicted_in_their_order():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(2)
-    memory().add(*said(4, 5, 6, 7, 8))
+    memory().add(*users(4, 5, 6, 7, 8))
 
     assert sent(memory()) == ["2", "6", "7", "8"]
     assert conversation().memory_messages == 4
@@ -72,7 +72,7 @@ def test_a_pinned_message_stays_while_others_are_evicted_in_their_order():
 
 
 def test_a_pinned_message_in_the_window_stays_where_it_is_and_is_sent_once():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(2)
 
     assert sent(memory()) == ["1", "2", "3"]
@@ -80,21 +80,21 @@ def test_a_pinned_message_in_the_window_stays_where_it_is_and_is_sent_once():
 
 
 def test_a_message_that_was_evicted_returns_and_others_leave_with_the_next_add():
-    memory().add(*said(1, 2, 3, 4, 5, 6))
+    memory().add(*users(1, 2, 3, 4, 5, 6))
     memory().pin(1)
 
     assert sent(memory()) == ["1", "4", "5", "6"]
     assert conversation().memory_messages == 5
-    memory().add(*said(7))
+    memory().add(*users(7))
     assert sent(memory()) == ["1", "5", "6", "7"]
     assert conversation().memory_messages == 4
     assert_right()
 
 
 def test_it_comes_behind_the_system_message():
-    memory().add(SystemMessage("s"), *said(2, 3))
+    memory().add(SystemMessage("s"), *users(2, 3))
     memory().pin(2)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
 
     assert sent(memory()) == ["s", "2", "5", "6"]
 
@@ -102,19 +102,19 @@ def test_it_comes_behind_the_system_message():
 def test_the_whole_call_is_pinned_with_a_result_and_named():
     call = AiMessage(tool_execution_requests=[ToolExecutionRequest(id=each, name="look") for each in ("a", "b")])
     results = [ToolExecutionResultMessage(each, "look", each) for each in ("a", "b")]
-    memory(8).add(*said(1), call, *results, *said(5))
+    memory(8).add(*users(1), call, *results, *users(5))
 
     assert memory(8).pin(4) == [2, 3, 4]
     assert memory(8).pin(2) == [2, 3, 4]
-    memory(8).add(*said(*range(6, 20)))
-    assert memory(8).messages() == [call, *results, *said(15, 16, 17, 18, 19)]
+    memory(8).add(*users(*range(6, 20)))
+    assert memory(8).messages() == [call, *results, *users(15, 16, 17, 18, 19)]
     assert memory(8).unpin(3) == [2, 3, 4]
-    assert memory(8).messages() == said(15, 16, 17, 18, 19)
+    assert memory(8).messages() == users(15, 16, 17, 18, 19)
     assert_right()
 
 
 def test_unpinning_what_is_not_pinned_changes_nothing():
-    memory().add(*said(1, 2))
+    memory().add(*users(1, 2))
     version = conversation().version
 
     assert memory().unpin(2) == [2]
@@ -124,10 +124,10 @@ def test_unpinning_what_is_not_pinned_changes_nothing():
 @pytest.mark.parametrize("estimator", [ADDITIVE_WORDS, JOINT])
 def test_tokens_are_counted(estimator):
     read = tokens(40, estimator)
-    read.add(*said(1, 2, 3))
+    read.add(*users(1, 2, 3))
     read.pin(1)
     for number in range(4, 30):
-        read.add(*said(number))
+        read.add(*users(number))
 
     assert sent(read)[0] == "1"
     assert estimator.estimate_token_count_in_messages(read.messages()) <= 40
@@ -137,17 +137,17 @@ def test_tokens_are_counted(estimator):
 
 
 def test_another_estimator_counts_it_again():
-    tokens().add(*said(*range(1, 30)))
+    tokens().add(*users(*range(1, 30)))
     tokens(40, ADDITIVE_LETTERS).pin(1)
     assert conversation().counted_by == ""
-    tokens().add(*said(30))
+    tokens().add(*users(30))
 
     assert conversation().counted_by == "words"
     assert_right()
 
 
 def test_no_more_are_pinned_than_half_of_the_window_holds():
-    memory(5).add(*said(*range(1, 6)))
+    memory(5).add(*users(*range(1, 6)))
     memory(5).pin(1)
     memory(5).pin(3)
 
@@ -157,7 +157,7 @@ def test_no_more_are_pinned_than_half_of_the_window_holds():
 
 
 def test_no_more_than_twenty_are_pinned():
-    memory(100).add(*said(*range(1, 30)))
+    memory(100).add(*users(*range(1, 30)))
     for number in range(1, 21):
         memory(100).pin(number)
 
@@ -166,15 +166,15 @@ def test_no_more_than_twenty_are_pinned():
 
 
 def test_what_no_longer_fits_since_the_limit_shrank_is_not_sent_until_it_fits_again():
-    memory(10).add(*said(*range(1, 11)))
+    memory(10).add(*users(*range(1, 11)))
     for number in (1, 2, 3):
         memory(10).pin(number)
-    memory(10).add(*said(*range(11, 16)))
+    memory(10).add(*users(*range(11, 16)))
 
     assert sent(memory(10)) == ["1", "2", "3", "9", "10", "11", "12", "13", "14", "15"]
     assert sent(memory(4)) == ["2", "3", "14", "15"]
     assert {each.sequence: each.reason for each in memory(4).explain()}[1] == "does_not_fit"
-    memory(4).add(*said(16))
+    memory(4).add(*users(16))
     assert sent(memory(4)) == ["2", "3", "15", "16"]
     assert sent(memory(10)) == ["1", "2", "3", "15", "16"]
     assert conversation().memory_messages == 5
@@ -192,7 +192,7 @@ def test_a_system_message_cannot_be_pinned(refused):
 def test_what_is_not_there_cannot_be_pinned():
     with pytest.raises(MessageNotFoundError):
         memory().pin(1)
-    memory().add(*said(1, 2))
+    memory().add(*users(1, 2))
     memory().rewind(1)
     for number in (0, 2, 3):
         with pytest.raises(MessageNotFoundError):
@@ -209,10 +209,10 @@ def test_a_summary_covers_it_and_it_is_sent_all_the_same():
         summary_tokens=20,
         after_tokens=8,
     )
-    memory_.add(*said(1, 2, 3))
+    memory_.add(*users(1, 2, 3))
     memory_.pin(2)
     for number in range(4, 13):
-        memory_.add(*said(number))
+        memory_.add(*users(number))
 
     assert sent(memory_)[1] == "2"
     assert "2" in sent(memory_)[0].split()
@@ -220,23 +220,23 @@ def test_a_summary_covers_it_and_it_is_sent_all_the_same():
 
 
 def test_on_another_branch_it_has_no_effect_until_the_path_returns():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(2)
     memory().add(UserMessage("other"), after=1)
 
     assert sent(memory()) == ["1", "other"]
     assert conversation().pinned_count == 1
-    memory().add(*said(5, 6, 7, 8))
+    memory().add(*users(5, 6, 7, 8))
     memory().switch(3)
-    memory().add(*said(9, 10, 11))
+    memory().add(*users(9, 10, 11))
     assert sent(memory()) == ["2", "9", "10", "11"]
     assert_right()
 
 
 def test_a_rewind_before_the_window_keeps_it_where_it_is():
-    memory().add(*said(1))
+    memory().add(*users(1))
     memory().pin(1)
-    memory().add(*said(*range(2, 20)))
+    memory().add(*users(*range(2, 20)))
     memory().rewind(10)
 
     assert sent(memory()) == ["1", "8", "9", "10"]
@@ -244,9 +244,9 @@ def test_a_rewind_before_the_window_keeps_it_where_it_is():
 
 
 def test_a_fork_copies_pins():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
     forks = [operations.fork(conversation(), each, through=through) for each, through in (("d", None), ("e", 5))]
 
     for fork, expected in zip(forks, (["1", "4", "5", "6"], ["1", "3", "4", "5"]), strict=True):
@@ -258,9 +258,9 @@ def test_a_fork_copies_pins():
 
 
 def test_what_is_removed_is_no_longer_pinned():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
     memory().remove(1)
 
     assert sent(memory()) == ["4", "5", "6"]
@@ -269,37 +269,37 @@ def test_what_is_removed_is_no_longer_pinned():
 
 
 def test_a_cleared_memory_has_no_pins():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
     memory().clear()
 
     assert sent(memory()) == []
     assert conversation().pinned_count == 0
-    memory().add(*said(4))
+    memory().add(*users(4))
     assert sent(memory()) == ["4"]
 
 
 def test_a_memory_that_is_set_has_the_pins_that_are_in_it():
-    memory(6).add(*said(*range(1, 7)))
+    memory(6).add(*users(*range(1, 7)))
     memory(6).pin(1)
-    memory(6).add(*said(7, 8))
-    memory(6).set(*memory(6).messages()[1:], *said(9))
+    memory(6).add(*users(7, 8))
+    memory(6).set(*memory(6).messages()[1:], *users(9))
 
     assert sent(memory(6)) == ["4", "5", "6", "7", "8", "9"]
     assert conversation().pinned_count == 0
     memory(9).pin(5)
-    memory(6).add(*said(*range(10, 15)))
+    memory(6).add(*users(*range(10, 15)))
     assert sent(memory(6)) == ["5", "10", "11", "12", "13", "14"]
-    memory(9).set(*memory(6).messages(), *said(15))
+    memory(9).set(*memory(6).messages(), *users(15))
     assert sent(memory(9)) == ["5", "10", "11", "12", "13", "14", "15"]
     assert conversation().pinned_count == 1
-    memory(9).set(*said(20))
+    memory(9).set(*users(20))
     assert conversation().pinned_count == 0
     assert_right()
 
 
 def test_evict_passes_over_it():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
 
     assert memory().evict(1) == [2]
@@ -310,41 +310,41 @@ def test_evict_passes_over_it():
 
 
 def test_a_grown_limit_fills_the_memory_around_it():
-    memory(refill=True).add(*said(1, 2, 3))
+    memory(refill=True).add(*users(1, 2, 3))
     memory().pin(2)
-    memory().add(*said(*range(4, 10)))
+    memory().add(*users(*range(4, 10)))
 
     assert sent(memory(6, refill=True)) == ["2", "5", "6", "7", "8", "9"]
     assert sent(memory(9, refill=True)) == [*"123456789"]
     assert [each.sequence for each in memory(9, refill=True).explain() if each.is_sent] == [*range(1, 10)]
-    memory(9, refill=True).add(*said(10))
+    memory(9, refill=True).add(*users(10))
     assert sent(memory(9)) == [*"23456789", "10"]
     assert_right()
 
 
 def test_a_pinned_result_is_not_cleared_and_a_cleared_one_is_whole_again():
     clearing = memory(6, clear_tool_results={"keep": 0})
-    clearing.add(*said(1), CALL, ToolExecutionResultMessage("1", "look", "found it " * 50), *said(4))
+    clearing.add(*users(1), CALL, ToolExecutionResultMessage("1", "look", "found it " * 50), *users(4))
     clearing.pin(3)
-    clearing.add(*said(*range(5, 9)))
+    clearing.add(*users(*range(5, 9)))
     assert clearing.messages()[1] == ToolExecutionResultMessage("1", "look", "found it " * 50)
     clearing.unpin(3)
     clearing.clear()
 
     first = ToolExecutionResultMessage("1", "look", "found it " * 50)
-    clearing.add(*said(1), CALL, first, *said(4))
-    clearing.add(*said(5, 6, 7))
+    clearing.add(*users(1), CALL, first, *users(4))
+    clearing.add(*users(5, 6, 7))
     call = Message.objects.filter(is_cleared=True).values_list("sequence", flat=True).get()
     clearing.pin(call)
     assert first in clearing.messages()
     assert_right()
 
 
-def test_explain_says_pinned():
-    memory().add(*said(1, 2, 3))
+def test_explain_gives_the_pin_as_reason():
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
     memory().pin(3)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
 
     reasons = {each.sequence: each.reason for each in memory().explain() if each.is_sent}
     assert reasons == {1: "pinned", 3: "pinned", 5: "in_window", 6: "in_window"}
@@ -355,15 +355,15 @@ def test_explain_says_pinned():
 
 
 def test_retention_leaves_it_and_without_a_history_it_is_kept_alone():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
     Message.objects.update(created_at=datetime(2000, 1, 1, tzinfo=UTC))
     operations.prune(Conversation.objects.all(), history_older_than=timedelta(days=1))
     assert [*Message.objects.values_list("sequence", flat=True)] == [1, 4, 5, 6]
 
     without = memory(keep_history=False)
-    without.add(*said(7, 8, 9))
+    without.add(*users(7, 8, 9))
     assert [*Message.objects.values_list("sequence", flat=True)] == [1, 7, 8, 9]
     without.unpin(1)
     assert [*Message.objects.values_list("sequence", flat=True)] == [7, 8, 9]
@@ -374,9 +374,9 @@ def test_retention_leaves_it_and_without_a_history_it_is_kept_alone():
 
 
 def test_lines_carry_it_and_a_wrong_count_is_found_and_repaired():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
-    memory().add(*said(4, 5, 6))
+    memory().add(*users(4, 5, 6))
     lines = list(operations.export_lines(Conversation.objects.all()))
     Conversation.objects.all().delete()
     operations.import_lines(lines)
@@ -391,7 +391,7 @@ def test_lines_carry_it_and_a_wrong_count_is_found_and_repaired():
 
 
 def test_a_turn_sends_it_and_adds_behind_it():
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
     for persist in ("late", "early"):
         with memory().turn(persist) as turn:
@@ -406,7 +406,7 @@ def test_a_turn_sends_it_and_adds_behind_it():
 
 
 def test_without_pins_no_statement_asks_for_them(django_assert_num_queries):
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
 
     for read in (memory(), memory(refill=True)):
         with django_assert_num_queries(1):
@@ -416,7 +416,7 @@ def test_without_pins_no_statement_asks_for_them(django_assert_num_queries):
 
 
 def test_with_pins_a_read_takes_one_statement_more(django_assert_num_queries):
-    memory().add(*said(1, 2, 3))
+    memory().add(*users(1, 2, 3))
     memory().pin(1)
 
     for read in (memory(), memory(refill=True)):
@@ -425,7 +425,7 @@ def test_with_pins_a_read_takes_one_statement_more(django_assert_num_queries):
 
 
 def test_where_only_a_pin_is_left_it_is_read():
-    memory().add(*said(1, 2))
+    memory().add(*users(1, 2))
     memory().pin(1)
     memory().evict(9)
 
@@ -437,14 +437,14 @@ def test_where_only_a_pin_is_left_it_is_read():
 
 def test_it_works_asynchronously():
     async def run() -> list[list[int]]:
-        await memory().aadd(*said(1, 2))
+        await memory().aadd(*users(1, 2))
         return [await memory().apin(1), await memory().aunpin(1)]
 
     assert async_to_sync(run)() == [[1], [1]]
 
 
 OTHERS = {
-    "adds": lambda: memory().add(*said(7, 8)),
+    "adds": lambda: memory().add(*users(7, 8)),
     "evicts": lambda: memory().evict(3),
     "pins another": lambda: memory().pin(5),
     "unpins": lambda: memory().unpin(2),
@@ -458,7 +458,7 @@ OTHERS = {
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
 @pytest.mark.parametrize("other", OTHERS)
 def test_whatever_another_does_meanwhile_the_counts_are_right(other, after):
-    memory().add(*said(1, 2, 3, 4, 5, 6))
+    memory().add(*users(1, 2, 3, 4, 5, 6))
     memory().pin(2)
     memory().unpin(2)
 
@@ -468,7 +468,7 @@ def test_whatever_another_does_meanwhile_the_counts_are_right(other, after):
         except MessageNotFoundError:
             assert other in {"removes", "rewinds"}
     with another_writer(OTHERS[other] if other not in {"removes", "rewinds", "clears"} else (lambda: None), after):
-        memory().add(*said(9))
+        memory().add(*users(9))
 
     assert_right()
     assert conversation().pinned_count == Message.objects.filter(conversation=conversation(), is_pinned=True).count()
@@ -487,7 +487,7 @@ def test_a_summary_that_is_made_meanwhile_takes_nothing_from_the_memory():
             summarize_after_add=False,
         )
 
-    summarizing().add(*said(*range(1, 12)))
+    summarizing().add(*users(*range(1, 12)))
     with another_writer(lambda: summarizing().summarize(), 1):
         summarizing().pin(2)
 
