@@ -173,7 +173,11 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={200: PinnedSerializer})
     @action(detail=True, methods=["post"])
     def pin(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Keep a message in the memory, whatever is evicted; calls of tools and their results are kept together."""
+        """
+        Pin a message: it stays in the memory, whatever is evicted.
+
+        A call of tools is pinned with its results.
+        """
         with self.changing("change", check=False) as conversation, found_at("$"):
             row = self._readable_message(conversation)
             try:
@@ -187,7 +191,7 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     @extend_schema(responses={200: PinnedSerializer})
     @pin.mapping.delete
     def unpin(self, request: Request, memory_id: str, sequence: str) -> Response:
-        """Keep a message, and what belongs to it, in the memory no longer than others."""
+        """Unpin a message, and what belongs to it."""
         with self.changing("change", check=False) as conversation, found_at("$"):
             row = self._readable_message(conversation)
             unpinned = get_chat_memory(conversation.memory_id).unpin(row.sequence)
