@@ -526,26 +526,21 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        pinned, summary, _pins, window = memory_parts(self.bounds)
+        pinned, summary, _pins, window = memory_parts(Bounds.of(self))
         if self.pinned_sequence is None and self.summary_sequence is None and not self.pinned_count:
             # For "this row or the window", SQLite reads the whole conversation.
             return self._rows.filter(window).order_by("sequence")
         part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self._rows.filter(in_memory(self.bounds)).order_by(part, "sequence")
+        return self._rows.filter(in_memory(Bounds.of(self))).order_by(part, "sequence")
 
     def remembers(self, row: Message) -> bool:
         """Return whether *row* is in the memory, as of when this object was read."""
-        return is_in_memory(row.sequence, self.bounds, superseded=row.superseded, is_pinned=row.is_pinned)
+        return is_in_memory(row.sequence, Bounds.of(self), superseded=row.superseded, is_pinned=row.is_pinned)
 
     @property
     def _rows(self) -> MessageQuerySet:
         """The rows of its messages, in the database that it was read from, whichever a router names."""
         return self.messages.db_manager(self._state.db).all()
-
-    @property
-    def bounds(self) -> Bounds:
-        """Where the memory is, as of when this object was read."""
-        return Bounds(self.window_start, self.pinned_sequence, self.summary_sequence, self.pinned_count)
 
     def read(self, reader: Reader, shown: Callable[[MessageQuerySet], Iterable[Any]] = list) -> Remembered[Any]:
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.db import models
 from django.db.models import Q
@@ -35,6 +35,11 @@ class Bounds(NamedTuple):
     summary_sequence: Combinable | int | None
     pinned_count: int = 0
     """0 for a conversation without pins, whose part is then left out of conditions."""
+
+    @classmethod
+    def of(cls, conversation: Any) -> Self:
+        """Return where the memory of *conversation* is, a ``Conversation`` or what else has these columns."""
+        return cls(*(getattr(conversation, column) for column in cls._fields))
 
 
 def memory_parts(bounds: Bounds) -> tuple[Q, Q, Q, Q]:

@@ -14,7 +14,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.one_by_one import messages_of, pages
 
 
@@ -236,7 +236,7 @@ class _Rows:
         self.unreadable = 0
         self.first_unreadable: int | None = None
         is_in_memory = ExpressionWrapper(
-            in_memory(conversation.bounds._replace(pinned_count=1)),  # whatever it is
+            in_memory(Bounds.of(conversation)._replace(pinned_count=1)),  # whatever it is
             output_field=BooleanField(),
         )
         for page in pages(messages_of(conversation), *_Row._fields[:-1], is_in_memory):

@@ -21,7 +21,7 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec, new_memory_id
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.messages import MAX_PARTS, TEXTS
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.one_by_one import created, in_lock
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change, Relocation
@@ -138,7 +138,7 @@ class _Forking:
         through, state = self._through, snapshot.state
         known = None if through is None else snapshot.message(through)
         if known is None or known.is_head:
-            remembered = in_memory(state.bounds)
+            remembered = in_memory(Bounds.of(state))
             others = Q(in_history=False) & (remembered | _covering_shared(snapshot))
             return _Plan(state, [Q(on_path=True)], others, F("superseded"), {})
         window = self._window or Window(state.memory_messages)
@@ -208,7 +208,7 @@ class _Forking:
         for own in ("id", "version", "owner", "updated_at"):
             del columns[own]
         if not state.counted_by and state.memory_messages:
-            bounds = state.bounds._replace(window_start=columns["window_start"])
+            bounds = Bounds.of(state)._replace(window_start=columns["window_start"])
             columns |= _token_counters(rows.filter(in_memory(bounds)))
         for column, value in columns.items():
             setattr(forked, column, value)

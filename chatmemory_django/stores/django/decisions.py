@@ -12,7 +12,7 @@ from chatmemory_django.core.windows import Eviction, Window, continuation
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, ToolExecutionResultMessage
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.models.copies import refuse_held
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.rows import OUTSIDE, PIN, SUMMARY, WINDOW, Row, State, as_remembered
@@ -124,7 +124,7 @@ def cut(snapshot: Snapshot, after: State, *, keep_history: bool) -> tuple[list[C
     head = before.parent_sequence
     history = snapshot.messages().history(all_branches=True).order_by("-sequence")
     if not keep_history:
-        history = history.exclude(in_memory(before.bounds))
+        history = history.exclude(in_memory(Bounds.of(before)))
         head = history.filter(on_path=True).values_list("sequence", flat=True).first() or 0
     if head is not None:
         history = history.filter(sequence__lte=head)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import MAX_PINS, Window
 from chatmemory_django.messages import MessageType
-from chatmemory_django.models.windows import is_in_memory
+from chatmemory_django.models.windows import Bounds, is_in_memory
 from chatmemory_django.stores.base import MessageNotFoundError, PinError
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.relocations import stored_rows
@@ -48,7 +48,9 @@ class Pinning:
         found = self._read(snapshot, pinned | new)
         self._check(state, new, found)
         enters = {
-            each for each in new if not is_in_memory(each, state.bounds, superseded=superseded[each], is_pinned=False)
+            each
+            for each in new
+            if not is_in_memory(each, Bounds.of(state), superseded=superseded[each], is_pinned=False)
         }
         after = state._replace(
             pinned_count=state.pinned_count + len(new), memory_messages=state.memory_messages + len(enters)

@@ -16,6 +16,7 @@ from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.messages import before_memory
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.django.changes import Change
 from chatmemory_django.stores.django.rows import OUTSIDE, PIN, PINNED, WINDOW, FrontRow, Row, State, in_order, in_window
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, entry_of
@@ -124,7 +125,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     conversation = Conversation.objects.filter(pk=state.id)
     size = page_size(state.memory_messages, state.memory_tokens if snapshot.has_counts(window) else 0, window)
     while True:
-        rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter, state.bounds)
+        rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter, Bounds.of(state))
         rows = rows.annotate(version=Subquery(conversation.values("version")))
         page = [
             _Found(Row._make(values), on_path, version)

@@ -14,6 +14,7 @@ from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.messages import MAX_PARTS
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.django.changes import Relocation, memory_columns
 from chatmemory_django.stores.django.rows import OUTSIDE, SUMMARY, Row, in_window
 from chatmemory_django.stores.django.snapshots import Counted, Known, Snapshot, count_rows, entry_of
@@ -101,7 +102,7 @@ def stored_rows(
 ) -> list[Row]:
     """Return the rows of *sequences* of the history, in order, with the tokens counted by *window* or in *counted*."""
     history = snapshot.messages().history(all_branches=True).filter(sequence__in=sequences).order_by("sequence")
-    rows = in_window(history, "" if window is None else window.counter, snapshot.state.bounds)
+    rows = in_window(history, "" if window is None else window.counter, Bounds.of(snapshot.state))
     found = list(map(Row._make, rows.values_list(*Row._fields)))
     if window is not None and window.counter and counted is not None:
         count_rows([row for row in found if row.tokens is None], snapshot, window, counted)
@@ -233,7 +234,7 @@ class _StoredPath:
 
     def _found(self, messages: MessageQuerySet) -> list[_Found]:
         """Read *messages*, and count those that have not been counted."""
-        rows = in_window(messages, self._window.counter, self._snapshot.state.bounds)
+        rows = in_window(messages, self._window.counter, Bounds.of(self._snapshot.state))
         found = [
             _Found(Row._make(values), superseded, on_path, in_history)
             for *values, superseded, on_path, in_history in rows.values_list(

@@ -55,11 +55,6 @@ class State(NamedTuple):
     kept_out_through: int
     pinned_count: int
 
-    @property
-    def bounds(self) -> Bounds:
-        """Where the memory is."""
-        return Bounds(self.window_start, self.pinned_sequence, self.summary_sequence, self.pinned_count)
-
 
 class Row(NamedTuple):
     """The row of a message in a memory."""

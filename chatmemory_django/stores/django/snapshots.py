@@ -144,7 +144,7 @@ class Snapshot:
         state, messages = self.state, self.messages().filter(**only)
         if self.hidden:
             messages = messages.exclude(sequence__in=self.hidden)
-        parts = memory_rows(messages, state.bounds, counter=Value(counter), verbatim=verbatim)
+        parts = memory_rows(messages, Bounds.of(state), counter=Value(counter), verbatim=verbatim)
         if messages.query.select_for_update:  # a union cannot lock
             return in_order([row for part in parts for row in part])
         return in_order(parts[0].union(*parts[1:], all=True).order_by())

@@ -32,7 +32,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet, mes
 from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies, is_held
 from chatmemory_django.models.message_codec import Extracted, Uploads
-from chatmemory_django.models.windows import in_memory, memory_parts
+from chatmemory_django.models.windows import Bounds, in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, Relocation, Removed, max_row_bytes
@@ -348,8 +348,8 @@ class Write:
         if change.unpinned:
             messages.filter(sequence__in=change.unpinned).update(is_pinned=False)
         if not self._keep_history:
-            stays = in_memory(after.bounds) & ~Q(sequence__in=change.superseded)
-            for part in memory_parts(before.bounds):
+            stays = in_memory(Bounds.of(after)) & ~Q(sequence__in=change.superseded)
+            for part in memory_parts(Bounds.of(before)):
                 messages.filter(part).exclude(stays).delete()
             if change.relocation is not None or change.removals or change.unpinned:
                 messages.filter(sequence__in=change.left).delete()
