@@ -179,7 +179,8 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         A call of tools is pinned with its results.
         """
         with self.changing("change", check=False) as conversation, found_at("$"):
-            row = self._readable_message(conversation)
+            row = self.find_message(conversation)
+            self.check_match()
             try:
                 pinned = get_chat_memory(conversation.memory_id).pin(row.sequence)
             except PinError as exc:
@@ -193,19 +194,12 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     def unpin(self, request: Request, memory_id: str, sequence: str) -> Response:
         """Unpin a message, and what belongs to it."""
         with self.changing("change", check=False) as conversation, found_at("$"):
-            row = self._readable_message(conversation)
+            row = self.find_message(conversation)
+            self.check_match()
             unpinned = get_chat_memory(conversation.memory_id).unpin(row.sequence)
             conversation.refresh_from_db()
             self.log(conversation, admin_log.unpinned(unpinned))
         return Response({"messages": unpinned})
-
-    def _readable_message(self, conversation: Conversation) -> Message:
-        """Return the message that the URL refers to; 404 if there is none, 403 if the user may not read it."""
-        row = self.find_message(conversation)
-        self.check_match()
-        if row.type not in self.readable_types:
-            raise exceptions.PermissionDenied
-        return row
 
     @extend_schema(responses=MessageSerializer(many=True), filters=False)
     @action(detail=True)
