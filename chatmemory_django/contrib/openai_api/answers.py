@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
+from django.core.handlers.asgi import ASGIRequest
 from django.db import router
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 
@@ -72,29 +73,57 @@ class Asking(NamedTuple):
 async def completions(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer the last message of a history, whole or in pieces."""
     asking = await in_thread_in_turn(_asking, request)
-    asked, wanted = asking.asked, asking.request
-    only = asked.tools if isinstance(asked, Unstored) else None
+    wanted, only = asking.request, asking.asked.tools if isinstance(asking.asked, Unstored) else None
     is_stream = bool(wanted.stream)
-    events = CompletionEvents(
-        f"chatcmpl-{uuid4().hex}", wanted.model, wants_usage=is_stream and wanted.wants_usage, only=only
+    made = partial(CompletionEvents, model=wanted.model, wants_usage=is_stream and wanted.wants_usage, only=only)
+    return await answered(
+        request, asking.asked, lambda key: made(f"chatcmpl-{key}"), is_stream=is_stream, headers=asking.headers
     )
+
+
+class Events(Protocol):
+    """How a protocol has an answer."""
+
+    def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        """Yield *pieces* of the AI SDK's stream as this protocol has them."""
+
+    def whole(self, stream: str) -> dict[str, Any]:
+        """Return what the protocol has for a whole *stream* of the AI SDK."""
+
+
+async def answered(
+    request: HttpRequest,
+    asked: Admission | Unstored,
+    events_of: Callable[[str], Events],
+    *,
+    is_stream: bool,
+    headers: Mapping[str, str],
+    at_once: Callable[[str], dict[str, Any]] | None = None,
+) -> HttpResponse | StreamingHttpResponse:
+    """
+    Answer what is *asked*: as a stream, or whole, by the events of the answer with a key, 32 hexadecimal digits.
+
+    With *at_once*, which has the response for the key, nobody waits for the answer, where it can go on then.
+    """
     seat = seat_of(request) if is_stream else None
     if isinstance(asked, Unstored):
         place = seat_of(request, "unstored", chat_settings().MAX_ANSWERS)
-        pieces = await asked.begun(request)
-        pieces = _seated(pieces, place)
+        pieces, events = _seated(await asked.begun(request), place), events_of(uuid4().hex)
         whole = "" if seat else "".join([piece async for piece in pieces])
     else:
         begun = await begin(request, asked)
         begun.check()
+        events = events_of(begun.maker.answer_id)
+        if at_once is not None and (isinstance(request, ASGIRequest) or begun.answer.is_handed_over):
+            return JsonResponse(at_once(begun.maker.answer_id), headers=headers)
         pieces = begun.pieces()
         whole = "" if seat else await begun.whole()
     if seat is not None:
-        protocol = AI_SDK._replace(write=events.written, headers={**EVENT_STREAM, **asking.headers})
+        protocol = AI_SDK._replace(write=events.written, headers={**EVENT_STREAM, **headers})
         return await streamed(request, pieces, protocol, seat)
     if (error := error_in(whole)) is not None:
         raise NotAllowedError(502, error)
-    return JsonResponse(events.whole(whole), headers=asking.headers)
+    return JsonResponse(events.whole(whole), headers=headers)
 
 
 async def _seated(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerator[str, None]:
@@ -157,20 +186,25 @@ def own_conversation_of(
     return conversation
 
 
-def answered_calls(conversation: Conversation | None, outputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def answered_calls(
+    conversation: Conversation | None, outputs: Mapping[str, Any], approvals: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """
-    Return the answer in *conversation* that waits for *outputs*, by the ids of calls, as the AI SDK's clients send it.
+    Return the answer in *conversation* that goes on, as the AI SDK's clients send it: with the *outputs* for which it
+    waits, by the ids of calls, and the *approvals*.
 
     Raises:
         NotAllowedError: 409: Nothing waits for them.
 
     """
-    pending = [] if conversation is None else pending_calls(conversation, in_client=True)
+    pending = [] if conversation is None or not outputs else pending_calls(conversation, in_client=True)
     for approval, call in pending:
         answer = StoredAnswer.before(approval.conversation, approval.sequence) if call.id in outputs else None
         if answer is not None:
             parts = [
                 {"toolCallId": name, "state": "output-available", "output": output} for name, output in outputs.items()
             ]
-            return [{"id": answer.id, "role": "assistant", "parts": parts}]
-    raise nothing_waits()
+            return [{"id": answer.id, "role": "assistant", "parts": [*parts, *approvals]}]
+    if not approvals:
+        raise nothing_waits()
+    return [{"id": "", "role": "assistant", "parts": list(approvals)}]

@@ -79,18 +79,18 @@ def read_history(messages: msgspec.Raw, check: Callable[[UserMessage], object]) 
         message: Any = read_value(raw, dict[str, Any], path)
         role = message.get("role")
         if role in INSTRUCTING:
-            instructions.append(_text(message.get("content"), f"{path}.content"))
+            instructions.append(text_of(message.get("content"), f"{path}.content"))
             continue
         last = str(role)
         if role == "user":
-            turns.append(_question(message.get("content"), f"{path}.content", check))
+            turns.append(question_of(message.get("content"), f"{path}.content", check))
         elif role not in {"assistant", "tool", "function"}:
             raise ValueError(f"{path}.role: it must be system, developer, user, assistant or tool.")
         elif turns:  # what comes before the first question is no answer
             turns[-1].answer.append(_answer(message, path) if role == "assistant" else _result(message, path))
     if last not in {"user", "tool"}:
         raise ValueError("$.messages: the last one must be of the user, or the result of a tool's call.")
-    return SentHistory(_merged(turns), "\n\n".join(filter(None, instructions)))
+    return SentHistory(merged(turns), "\n\n".join(filter(None, instructions)))
 
 
 class Placed(NamedTuple):
@@ -186,7 +186,7 @@ def _words(texts: Iterable[str]) -> str:
     return " ".join(" ".join(texts).split())
 
 
-def _merged(turns: list[SentTurn]) -> list[SentTurn]:
+def merged(turns: list[SentTurn]) -> list[SentTurn]:
     """Return *turns*, of which those without an answer are one question with the next one."""
     merged = list[SentTurn]()
     for turn in turns:
@@ -199,7 +199,8 @@ def _merged(turns: list[SentTurn]) -> list[SentTurn]:
     return merged
 
 
-def _question(content: Any, path: str, check: Callable[[UserMessage], object]) -> SentTurn:
+def question_of(content: Any, path: str, check: Callable[[UserMessage], object]) -> SentTurn:
+    """Return the question with this *content*, a text or parts of either API; ``ValueError`` if it is invalid."""
     settings = chat_settings()
     parts = ui_parts(content, path)
     try:
@@ -252,12 +253,12 @@ def _file(url: str, kind: str) -> dict[str, Any]:
 
 def _answer(message: Mapping[str, Any], path: str) -> AiMessage:
     content, calls = message.get("content"), message.get("tool_calls") or ()
-    text = _text(content, f"{path}.content") if content is not None else _text(message.get("refusal") or "", path)
+    text = text_of(content, f"{path}.content") if content is not None else text_of(message.get("refusal") or "", path)
     requests = []
     for index, call in enumerate(calls if isinstance(calls, Sequence) else ()):
         match call:
             case {"id": str() as id, "function": {"name": str() as name, "arguments": str() as arguments}}:
-                _check_text(id + name + arguments, f"{path}.tool_calls[{index}]")
+                check_text(id + name + arguments, f"{path}.tool_calls[{index}]")
                 requests.append(ToolExecutionRequest(id, name, arguments))
             case _:
                 raise ValueError(f"{path}.tool_calls[{index}]: it must have an id, and a function with its arguments.")
@@ -268,22 +269,23 @@ def _result(message: Mapping[str, Any], path: str) -> ToolExecutionResultMessage
     call = message.get("tool_call_id")
     if not isinstance(call, str):
         raise ValueError(f"{path}.tool_call_id: it must be the id of a call.")  # noqa: TRY004  # of the body
-    _check_text(call, f"{path}.tool_call_id")
-    return ToolExecutionResultMessage(call, None, _text(message.get("content"), f"{path}.content"))
+    check_text(call, f"{path}.tool_call_id")
+    return ToolExecutionResultMessage(call, None, text_of(message.get("content"), f"{path}.content"))
 
 
-def _text(content: Any, path: str) -> str:
+def text_of(content: Any, path: str) -> str:
     """Return the text of *content*, a text or parts; ``ValueError`` if it is too long, or cannot be stored."""
     if isinstance(content, list):
         texts = [part.get("text", part.get("refusal")) for part in content if isinstance(part, Mapping)]
         content = "\n".join(text for text in texts if isinstance(text, str))
     if not isinstance(content, str):
         raise ValueError(f"{path}: it must be a string, or a list of text parts.")  # noqa: TRY004  # of the body
-    _check_text(content, path)
+    check_text(content, path)
     return content
 
 
-def _check_text(text: str, path: str) -> None:
+def check_text(text: str, path: str) -> None:
+    """Raise ``ValueError`` if *text* is too long, or cannot be stored."""
     if len(text) > (most := chat_settings().MAX_TEXT_LENGTH):
         raise ValueError(f"{path}: it has {len(text)} characters; at most {most} are allowed.")
     if not is_storable(text):

@@ -16,12 +16,16 @@ app_name = "chatmemory_openai"
 urlpatterns: list[URLPattern] = []
 
 if apps.is_installed("chatmemory_django.chat"):
-    from chatmemory_django.contrib.openai_api import answers  # it needs the tables of the chat
+    from chatmemory_django.contrib.openai_api import answers, responding  # they need the tables of the chat
 
     urlpatterns += [
         re_path(r"^models/?$", answers.ModelsView.as_view(), name="models"),
         re_path(r"^models/(?P<model>[^/]+)/?$", answers.ModelView.as_view(), name="model"),
         re_path(r"^chat/completions/?$", answers.completions, name="completions"),
+        re_path(r"^responses/?$", responding.responses, name="responses"),
+        re_path(r"^responses/(?P<response_id>[^/]+)/?$", responding.response, name="response"),
+        re_path(r"^responses/(?P<response_id>[^/]+)/cancel/?$", responding.cancel, name="cancel"),
+        re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", responding.input_items, name="input_items"),
     ]
 
 urlpatterns += [

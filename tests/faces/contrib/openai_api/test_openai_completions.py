@@ -16,14 +16,10 @@ from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import AiMessage, SystemMessage, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
-from tests.faces.chat.http.test_http import no_throttle
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.rest.conftest import WRITE
-
-__all__ = ["no_throttle"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,39 +38,6 @@ ASKS = ("c1", "weather", '{"city": "Ulm"}')
 class Person(BaseModel):
     name: str
     age: int
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left():
-    yield
-    asyncio.run(close_thread_sensitive())
-
-
-@pytest.fixture
-def ann() -> User:
-    return User.objects.create_user("ann")
-
-
-@pytest.fixture
-def site(settings):
-    """Return a function that makes *answers* those of the site's assistant."""
-
-    def site(*answers: Any, **options: Any) -> ScriptedModel:
-        model = ScriptedModel(*answers)
-        settings.CHATMEMORY = {
-            **settings.CHATMEMORY,
-            "CHAT": {**settings.CHATMEMORY["CHAT"], "ASSISTANT": Assistant(model, **options)},
-        }
-        return model
-
-    return site
-
-
-@pytest.fixture
-def client(live_server, ann):
-    key = Token.objects.create(user=ann).key
-    with openai.OpenAI(base_url=f"{live_server.url}/openai/v1", api_key=key, max_retries=0) as client:
-        yield client
 
 
 def complete(client: openai.OpenAI, *messages: dict, **options: Any) -> Any:
@@ -232,7 +195,6 @@ class TestCompletions:
     def test_are_refused_once_a_budget_is_used_up(self, client, site, settings):
         site("Hello")
         settings.CHATMEMORY = {**settings.CHATMEMORY, "BUDGET": {"TOKENS": 10, "PER": "day"}}
-        settings.CHATMEMORY["CHAT"] = {**settings.CHATMEMORY["CHAT"]}
         complete(client)
 
         for stream in (False, True):
@@ -240,9 +202,8 @@ class TestCompletions:
                 complete(client, stream=stream)
             assert caught.value.code == "rate_limit_exceeded"
 
-    def test_fail_with_a_status_before_the_first_piece_and_in_the_stream_after_it(self, client, settings):
-        model = ScriptedModel(ValueError("secret"), words_before_error=0)
-        settings.CHATMEMORY = {"CHAT": {**settings.CHATMEMORY["CHAT"], "ASSISTANT": Assistant(model)}}
+    def test_fail_with_a_status_before_the_first_piece_and_in_the_stream_after_it(self, client, site):
+        site(ValueError("secret"))
 
         with pytest.raises(openai.InternalServerError) as caught:
             complete(client)
