@@ -27,12 +27,7 @@ TOKEN_WINDOW = "chatmemory_django.memory.TokenWindowChatMemory"  # noqa: S105  #
 
 
 def get_chat_memory(
-    memory_id: object,
-    owner: AbstractBaseUser | None = None,
-    *,
-    using: str | None = None,
-    store: ChatMemoryStore | None = None,
-    **options: Any,
+    memory_id: object, owner: AbstractBaseUser | None = None, *, using: str | None = None, **options: Any
 ) -> ChatMemory:
     """
     Return the memory named *memory_id*, stored in the database, with the window defined by the setting ``MEMORY``.
@@ -41,11 +36,11 @@ def get_chat_memory(
     raise ``PermissionDenied``, reads return nothing. Always pass it if *memory_id* comes from a request. *using* names
     the database; *options* override those of the setting, for example ``max_messages=2``, which then has no
     ``evict_to`` but one that is passed with it. Unless one of both sets ``refill=False``, a limit that has grown brings
-    messages back. With a *store*, it is there, and belongs to nobody.
+    messages back.
     """
     limits = {name: options.pop(name) for name in ("max_messages", "max_tokens") if name in options}
     wanted = MemoryConfiguration.of(memory_id).with_options(options).with_limit(**limits).with_options(options)
-    return wanted.memory(DjangoChatMemoryStore(using, owner=owner) if store is None else store)
+    return wanted.memory(DjangoChatMemoryStore(using, owner=owner))
 
 
 class MemoryConfiguration(NamedTuple):

@@ -72,7 +72,7 @@ from chatmemory_django.memory.turns import Persist
 from chatmemory_django.messages import ChatMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.private import private
 from chatmemory_django.provider import get_chat_memory, refilling
-from chatmemory_django.stores import ChatMemoryStore, InMemoryChatMemoryStore
+from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -247,23 +247,22 @@ class Assistant:
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
-        store: ChatMemoryStore | None = None
-        if self._remembered is not None:
-            store = InMemoryChatMemoryStore()
-            store.update_messages(memory_id, self._remembered.earlier)
         if self.memory is None:
-            return get_chat_memory(memory_id, owner=owner, **{**self.memory_options, "store": store})
-        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
-        options |= {} if store is None else {"store": store}
-        return refilling(self.memory(**options))  # not passed: a function may not know the option
+            memory = get_chat_memory(memory_id, owner=owner, **self.memory_options)
+        else:
+            options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+            memory = refilling(self.memory(**options))  # not passed: a function may not know the option
+        if self._remembered is not None:  # the window is the same, and only here
+            memory.store = InMemoryChatMemoryStore()
+            memory.store.update_messages(memory_id, self._remembered.earlier)
+        return memory
 
     def wished(self, wishes: Wishes, remembered: Remembered | None = None) -> Self:
         """
         Return this assistant for one answer, with what a client *wishes* for it.
 
-        With what its client has *remembered*, it has no other memory: nothing is stored, so what would wait for an
-        approval, or for the site's own page, is not among its tools, and the tools of the client are never run:
-        the caller stops at the first call of one.
+        With what its client has *remembered*, it has no other memory: nothing is stored. Tools of the site that would
+        wait for somebody are left out then, and an answer ends with the first calls of the client's.
         """
         other = copy(self)
         other._wishes, other._remembered = wishes, remembered
@@ -282,8 +281,6 @@ class Assistant:
         clients = {each.name: client_tool(each) for each in self._wishes.tools}
         if self._remembered is not None:
             tools = {name: tool for name, tool in tools.items() if not tool.may_wait}
-            for tool in clients.values():
-                tool.may_wait = False
         return {**clients, **tools}
 
     def start(
@@ -493,7 +490,8 @@ class Assistant:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            await way.end(exchange)
+            if self._remembered is None:
+                await way.end(exchange)
             state = State.WAITING if exchange.pending else state
         except BaseException as exc:
             state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
@@ -531,7 +529,7 @@ class Assistant:
                 if exchange.resumed is not None:  # what was approved has not run, and can still
                     await way.stored(exchange.resumed.release)
                 raise
-        may_wait = _may_wait(tools)
+        may_wait, is_stored = _may_wait(tools), self._remembered is None
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, tools, values)) as results:
                 async for result in results:
@@ -543,7 +541,7 @@ class Assistant:
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
                             event = exchange.noted(event)
-                            if may_wait and isinstance(event, ChatResponse) and exchange.calls:
+                            if may_wait and is_stored and isinstance(event, ChatResponse) and exchange.calls:
                                 event = await way.stored(exchange.named_apart, event)
                             if not self._output_guards:
                                 yield event
@@ -562,7 +560,9 @@ class Assistant:
             if not exchange.calls:
                 continue
             if may_wait:
-                exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
+                waits = exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
+                if waits and not is_stored:  # whoever goes on sends the calls along
+                    continue
             await way.stored(exchange.store_calls)
             async with aclosing(way.results(exchange, tools, exchange.runnable, values)) as results:
                 async for result in results:
@@ -651,7 +651,7 @@ class Assistant:
         memory = self.chat_memory(memory_id, options.get("owner"))
         observing.note("identified", memory_id=memory.id, owner=options.get("owner"))
         memory.labels = self._labels(memory_id, options)
-        if _may_wait(self.tools):
+        if _may_wait(self.tools) and self._remembered is None:
             django_store(memory)
         if self.dates is not False:
             check_dates(memory)
@@ -727,7 +727,7 @@ class Assistant:
 
     def _equip(self, exchange: Exchange, tools: Mapping[str, Tool]) -> None:
         """Give *exchange*, which is not open yet, the *tools* that were made for it."""
-        if _may_wait(tools):
+        if _may_wait(tools) and self._remembered is None:
             django_store(exchange.memory)
         specifications = [tool.specification for tool in tools.values()]
         exchange.use_tools(specifications, specification_tokens(specifications, None, exchange.memory.window()))

@@ -436,9 +436,10 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, approvers: Mapping[int, str]) -> None:
-        """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
+    def hold(self, approvers: Mapping[int, str]) -> bool:
+        """Let the answer wait for those of the calls that have the positions in *approvers*; return whether it does."""
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
+        return bool(self._held)
 
     def named_apart(self, response: ChatResponse) -> ChatResponse:
         """Return the last *response*, with ids for its calls that none has which waits outside of the memory."""

@@ -73,9 +73,8 @@ class Asking(NamedTuple):
 async def completions(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer the last message of a history, whole or in pieces."""
     asking = await in_thread_in_turn(_asking, request)
-    wanted, only = asking.request, asking.asked.tools if isinstance(asking.asked, Unstored) else None
-    is_stream = bool(wanted.stream)
-    made = partial(CompletionEvents, model=wanted.model, wants_usage=is_stream and wanted.wants_usage, only=only)
+    wanted, is_stream = asking.request, bool(asking.request.stream)
+    made = partial(CompletionEvents, model=wanted.model, wants_usage=is_stream and wanted.wants_usage)
     return await answered(
         request, asking.asked, lambda key: made(f"chatcmpl-{key}"), is_stream=is_stream, headers=asking.headers
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +28,8 @@ class ShownCall:
 
 @dataclass(slots=True)
 class Shown:
-    """What has been shown; of *only* these tools, if that is given, calls are the client's."""
+    """What has been shown."""
 
-    only: Collection[str] | None = None
     calls: dict[str, ShownCall] = field(default_factory=dict)
     """Those without a result."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -66,8 +64,7 @@ class Shown:
     @property
     def for_client(self) -> list[ShownCall]:
         """The calls whose output the client is to send."""
-        open_ones = [call for call in self.calls.values() if not call.approval]
-        return [call for call in open_ones if self.only is None or call.name in self.only]
+        return [call for call in self.calls.values() if not call.approval]
 
     @property
     def for_approval(self) -> list[ShownCall]:

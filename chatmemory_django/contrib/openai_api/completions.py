@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -61,13 +61,13 @@ class CompletionEvents:
     The chunks of the completion *id* by the assistant *model*, made of those of an answer.
 
     Calls of tools come at the end: only then is it known which of them are for the client. Those of the site are not
-    shown. *only* is in ``Shown``.
+    shown.
     """
 
-    def __init__(self, id: str, model: str, *, wants_usage: bool = False, only: Collection[str] | None = None) -> None:
+    def __init__(self, id: str, model: str, *, wants_usage: bool = False) -> None:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
         self._wants_usage = wants_usage
-        self._shown = Shown(only)
+        self._shown = Shown()
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._has_started = self._has_ended = False

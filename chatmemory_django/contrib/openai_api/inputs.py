@@ -55,7 +55,7 @@ def run_in(id: object, *prefixes: str) -> UUID | None:
 
 def read_input(given: msgspec.Raw, instructions: str | None, check: Callable[[UserMessage], object]) -> Input:
     """Return what a client sends as *given*; ``ValueError`` with the path of what is invalid."""
-    value = read_value(given, str | list[msgspec.Raw], "$.input", RAW_BYTES)  # type: ignore[arg-type]
+    value: Any = read_value(given, str | list[msgspec.Raw], "$.input", RAW_BYTES)  # type: ignore[arg-type]
     if isinstance(value, str):
         value = [msgspec.Raw(msgspec.json.encode({"role": "user", "content": value}))]
     if len(value) > MAX_HISTORY:

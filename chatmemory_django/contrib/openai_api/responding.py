@@ -142,7 +142,7 @@ def _asking(request: HttpRequest) -> Asking:
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
     headers = {INSTRUCTIONS: "context" if is_context else "left-out"} if instructions else {}
-    known = {
+    known: dict[str, Any] = {
         "metadata": {key: value for key, value in pairs.items() if isinstance(value, str)},
         "previous_response_id": wanted.previous_response_id,
         "background": bool(wanted.background),
@@ -155,8 +155,7 @@ def _asking(request: HttpRequest) -> Asking:
         if not given.history.turns:
             raise RefusedError(400, "It must have a message of the user.", param="input")
         asked: Admission | Unstored = Unstored.of(request, name, user, given.history, wishes, rest)
-        only = {tool.name for tool in wishes.tools}
-        made = partial(ResponseEvents, model=wanted.model, wishes=wishes, only=only, **known)
+        made = partial(ResponseEvents, model=wanted.model, wishes=wishes, **known)
         return Asking(asked, wanted, headers, made)
     body: dict[str, Any] = {**rest, "id": chat_id, "assistant": name or None}
     if given.outputs or given.approvals:

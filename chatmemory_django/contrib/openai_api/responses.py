@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -57,7 +57,8 @@ class ResponseRequest(msgspec.Struct):
     @property
     def conversation_id(self) -> str | None:
         """The conversation, which is named by its id or is an object that has it."""
-        match read_value(self.conversation, Any, "$.conversation"):
+        given: Any = read_value(self.conversation, Any, "$.conversation")
+        match given:
             case None:
                 return None
             case str() as name:
@@ -91,7 +92,6 @@ class ResponseEvents:
         model: str,
         *,
         wishes: Wishes = NONE,
-        only: Collection[str] | None = None,
         created_at: float | None = None,
         **others: Any,
     ) -> None:
@@ -103,7 +103,7 @@ class ResponseEvents:
             "model": model,
             "created_at": int(time.time() if created_at is None else created_at),
         }
-        self._shown = Shown(only)
+        self._shown = Shown()
         self._output: list[Item] = []
         self._open: list[str] = []
         """The text of the item that is open, in pieces."""

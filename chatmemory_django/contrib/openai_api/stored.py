@@ -57,7 +57,7 @@ class StoredResponse(NamedTuple):
 
     def events(self) -> ResponseEvents:
         """Return what makes its events."""
-        known = {"conversation": {"id": self.run.conversation.memory_id}, "store": True}
+        known: dict[str, Any] = {"conversation": {"id": self.run.conversation.memory_id}, "store": True}
         created_at = aware(self.run.created_at).timestamp()
         return ResponseEvents(f"resp_{self.run.id.hex}", self.run.assistant or DEFAULT, created_at=created_at, **known)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -14,11 +14,10 @@ from chatmemory_django.chat.answers.exchange import AssistantEvent
 from chatmemory_django.chat.answers.explained import explained, log_failure, refused
 from chatmemory_django.chat.answers.ui_stream import DONE, UiStream
 from chatmemory_django.chat.assistant import Remembered
-from chatmemory_django.chat.model import CLIENT, ApprovalRequested, ChatResponse
 from chatmemory_django.chat.wishes import Wishes
 from chatmemory_django.chat.work import encoded
 from chatmemory_django.contrib.openai_api.history import SentHistory
-from chatmemory_django.messages import ToolExecutionRequest, UserMessage
+from chatmemory_django.messages import UserMessage
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -32,8 +31,6 @@ class Unstored(NamedTuple):
     """That of no conversation."""
     question: UserMessage
     user: AbstractBaseUser
-    tools: Collection[str]
-    """The names of the client's tools."""
     name: str
     """That of the assistant in the settings."""
 
@@ -56,7 +53,7 @@ class Unstored(NamedTuple):
 
         before = [message for turn in earlier for message in (turn.question, *turn.answer)]
         assistant = named.assistant(name, request, asked).wished(wishes, Remembered(before, last.answer))
-        return cls(assistant, key, last.question, user, {tool.name for tool in wishes.tools}, name)
+        return cls(assistant, key, last.question, user, name)
 
     async def begun(self, request: HttpRequest) -> AsyncGenerator[str, None]:
         """
@@ -84,16 +81,9 @@ class Unstored(NamedTuple):
             async with aclosing(events):
                 while event is not None:
                     yield encoded(ui.feed(event))
-                    if isinstance(event, ChatResponse) and (calls := self._for_client(event)):
-                        for call in calls:  # whoever goes on sends them, with their outputs
-                            yield encoded(ui.feed(ApprovalRequested(uuid4(), call, CLIENT)))
-                        break
                     event = await anext(events, None)
         except Exception as exc:  # noqa: BLE001  # whatever it is, the response has begun
             log_failure(exc, self.memory_id)
             yield encoded(ui.error(explained(exc)[1])) + DONE
         else:
             yield encoded(ui.finish()) + DONE
-
-    def _for_client(self, response: ChatResponse) -> list[ToolExecutionRequest]:
-        return [call for call in response.ai_message.tool_execution_requests if call.name in self.tools]

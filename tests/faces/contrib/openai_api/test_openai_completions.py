@@ -16,8 +16,10 @@ from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.chat.tools import Tool
+from chatmemory_django.memory import SummarizingChatMemory
 from chatmemory_django.messages import AiMessage, SystemMessage, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from tests.estimators import Words
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.rest.conftest import WRITE
 
@@ -479,3 +481,24 @@ class TestConversations:
 def calling_sent() -> dict[str, Any]:
     function = {"name": "weather", "arguments": "{}"}
     return {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+
+def test_a_memory_that_summarizes_is_a_window_for_a_history_of_the_client(client, site, caplog):
+    def summarize(previous: Any, messages: Any) -> str:
+        raise AssertionError
+
+    options = {
+        "max_tokens": 100,
+        "token_count_estimator": Words(),
+        "summarize": summarize,
+        "summary_tokens": 10,
+        "after_tokens": 1,
+    }
+    model = site("Hello", memory=SummarizingChatMemory, memory_options=options)
+    history = [{"role": role, "content": f"{n} {'word ' * 20}"} for n in range(9) for role in ("user", "assistant")]
+
+    complete(client, *history, HI)
+
+    assert model.sent[0][-1] == UserMessage("Hi")
+    assert 2 < len(model.sent[0]) < 19
+    assert not caplog.records
