@@ -107,7 +107,7 @@ class ChatOptions(ResponseOptions, total=False):
     request: HttpRequest | None
 
 
-class Remembered(NamedTuple):
+class ClientsHistory(NamedTuple):
     """What a client sends along with a question, of a conversation that is stored nowhere here."""
 
     earlier: Sequence[ChatMessage]
@@ -241,7 +241,7 @@ class Assistant:
         self._output_guards = Guards(output_guards, "output_guards", "answer")
         made = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
         self._has_to_make = bool(made)
-        self._wishes, self._remembered = NONE, cast("Remembered | None", None)
+        self._wishes, self._remembered = NONE, cast("ClientsHistory | None", None)
         self.functions = [*made, *self._output_guards.functions]
         """The functions of the site that whichever process calls that answers, beside the tools."""
 
@@ -257,7 +257,7 @@ class Assistant:
             memory.store.update_messages(memory_id, self._remembered.earlier)
         return memory
 
-    def wished(self, wishes: Wishes, remembered: Remembered | None = None) -> Self:
+    def wished(self, wishes: Wishes, remembered: ClientsHistory | None = None) -> Self:
         """
         Return this assistant for one answer, with what a client *wishes* for it.
 
@@ -561,7 +561,7 @@ class Assistant:
                 continue
             if may_wait:
                 waits = exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
-                if waits and not is_stored:  # whoever goes on sends the calls along
+                if waits and not is_stored:  # the client sends the calls along when it goes on
                     continue
             await way.stored(exchange.store_calls)
             async with aclosing(way.results(exchange, tools, exchange.runnable, values)) as results:

@@ -179,7 +179,7 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
     return JsonResponse({"message": work.message})
 
 
-class Begun(NamedTuple):
+class BegunAnswer(NamedTuple):
     """An answer that has begun, unless it was refused."""
 
     maker: Maker
@@ -209,7 +209,7 @@ class Begun(NamedTuple):
         return whole
 
 
-async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool = False) -> Begun:
+async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool = False) -> BegunAnswer:
     """
     Begin to answer what is *asked*, and return that; its work keeps the message if it *returns_message*.
 
@@ -238,7 +238,7 @@ async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool
         raise named.another() from None
     except TooManyError as exc:
         raise _too_many(exc) from None
-    begun = Begun(maker, work, answer)
+    begun = BegunAnswer(maker, work, answer)
     if begun.refusal is not None:
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
     return begun

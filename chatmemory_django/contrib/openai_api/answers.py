@@ -24,7 +24,7 @@ from chatmemory_django.chat.runs.answers import Seat
 from chatmemory_django.chat.runs.overload import in_thread_in_turn
 from chatmemory_django.contrib.openai_api.assistants import ModelsView, ModelView, name_of
 from chatmemory_django.contrib.openai_api.completions import CompletionEvents, CompletionRequest
-from chatmemory_django.contrib.openai_api.errors import RefusedError, in_openai_format, new_request_id
+from chatmemory_django.contrib.openai_api.errors import RefusedRequestError, in_openai_format, new_request_id
 from chatmemory_django.contrib.openai_api.history import check_begins_with, placed, read_history
 from chatmemory_django.contrib.openai_api.unstored import Unstored
 from chatmemory_django.core.media import AddressError, check_files
@@ -61,7 +61,7 @@ def serving(*methods: str) -> Callable[[View], View]:
     return decorate
 
 
-class Asking(NamedTuple):
+class AskedCompletion(NamedTuple):
     """What a request for a completion asks, of which something is stored or nothing."""
 
     asked: Admission | Unstored
@@ -131,7 +131,7 @@ async def _seated(pieces: AsyncGenerator[str, None], seat: Seat) -> AsyncGenerat
         yield piece
 
 
-def _asking(request: HttpRequest) -> Asking:
+def _asking(request: HttpRequest) -> AskedCompletion:
     policy, user = admitted(request)
     check = partial(check_files, remote=policy.may_link_files(request))
     try:
@@ -149,7 +149,7 @@ def _asking(request: HttpRequest) -> Asking:
     rest = {"model": wanted.model, "metadata": pairs}
     chat_id = request.headers.get(CONVERSATION) or pairs.get(CONVERSATION_KEY) or (str(uuid4()) if wanted.store else "")
     if not chat_id:
-        return Asking(Unstored.of(request, name, user, history, wishes, rest), wanted, headers)
+        return AskedCompletion(Unstored.of(request, name, user, history, wishes, rest), wanted, headers)
     conversation = own_conversation_of(request, policy, user, chat_id, name)
     if history.turns[-1].outputs:
         check_begins_with(history, conversation)
@@ -159,7 +159,7 @@ def _asking(request: HttpRequest) -> Asking:
         new = placed(history, conversation)
         body = {**rest, "id": chat_id, "messages": new.messages, "trigger": new.trigger, "messageId": new.message_id}
     asked = admission_of(request, policy, user, json.dumps({**body, "assistant": name or None}).encode(), wishes)
-    return Asking(asked, wanted, {**headers, CONVERSATION: asked.memory_id})
+    return AskedCompletion(asked, wanted, {**headers, CONVERSATION: asked.memory_id})
 
 
 def own_conversation_of(
@@ -177,7 +177,7 @@ def own_conversation_of(
             raise ValueError(f"It must be a string, not {type(chat_id).__name__}.")  # noqa: TRY004, TRY301  # of the body
         memory_id = policy.memory_id(request, chat_id)
     except ValueError as exc:
-        raise RefusedError(400, str(exc), param=CONVERSATION_KEY) from None
+        raise RefusedRequestError(400, str(exc), param=CONVERSATION_KEY) from None
     rows = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id, owner=user.pk)
     conversation = rows.first()
     if conversation is not None and not name and conversation.assistant:

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.contrib.openai_api.errors import RefusedError
+from chatmemory_django.contrib.openai_api.errors import RefusedRequestError
 from chatmemory_django.contrib.openai_api.views import OpenAIView
 
 DEFAULT = "assistant"
@@ -26,11 +26,11 @@ def models(policy: AccessPolicy, request: HttpRequest) -> dict[str, str]:
 
 
 def name_of(model: str, policy: AccessPolicy, request: HttpRequest) -> str:
-    """Return the name of the assistant that is *model*; ``RefusedError`` if the user may not ask it, or it is none."""
+    """Return the name of the assistant that is *model*; ``RefusedRequestError`` if the user may not ask it, or it is none."""
     found = models(policy, request).get(model)
     if found is None:
         what = f"The model {model[:64]!r} does not exist, or you may not use it; /models lists those that you may."
-        raise RefusedError(404, what, param="model", code="model_not_found")
+        raise RefusedRequestError(404, what, param="model", code="model_not_found")
     return found
 
 

@@ -15,7 +15,7 @@ REASONS = {"length": "length", "content-filter": "content_filter"}
 
 
 @dataclass(slots=True)
-class ShownCall:
+class OpenCall:
     """A call of a tool."""
 
     id: str
@@ -27,25 +27,25 @@ class ShownCall:
 
 
 @dataclass(slots=True)
-class Shown:
+class AnswerSoFar:
     """What has been shown."""
 
-    calls: dict[str, ShownCall] = field(default_factory=dict)
+    calls: dict[str, OpenCall] = field(default_factory=dict)
     """Those without a result."""
     metadata: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     has_aborted: bool = False
-    _named: dict[str, ShownCall] = field(default_factory=dict)
+    _named: dict[str, OpenCall] = field(default_factory=dict)
 
     def note(self, chunk: Chunk) -> None:
         """Take note of *chunk*."""
         match chunk["type"]:
             case "tool-input-start":
-                self._named[chunk["toolCallId"]] = ShownCall(chunk["toolCallId"], chunk["toolName"])
+                self._named[chunk["toolCallId"]] = OpenCall(chunk["toolCallId"], chunk["toolName"])
             case "tool-input-delta" if call := self._named.get(chunk["toolCallId"]):
                 call.arguments += chunk["inputTextDelta"]
             case "tool-input-available":
-                call = self._named.pop(chunk["toolCallId"], ShownCall(chunk["toolCallId"], chunk["toolName"]))
+                call = self._named.pop(chunk["toolCallId"], OpenCall(chunk["toolCallId"], chunk["toolName"]))
                 call.arguments = call.arguments or msgspec.json.encode(chunk["input"]).decode()
                 self.calls[call.id] = call
             case "tool-output-available" | "tool-output-error" | "tool-output-denied":
@@ -62,12 +62,12 @@ class Shown:
                 self.error = "The answer was interrupted, and begun once more; ask for it again."
 
     @property
-    def for_client(self) -> list[ShownCall]:
+    def for_client(self) -> list[OpenCall]:
         """The calls whose output the client is to send."""
         return [call for call in self.calls.values() if not call.approval]
 
     @property
-    def for_approval(self) -> list[ShownCall]:
+    def for_approval(self) -> list[OpenCall]:
         """The calls that wait until who asks has decided."""
         others = self.metadata.get(WAITS_FOR_OTHERS, ())
         return [call for call in self.calls.values() if call.approval and call.id not in others]

@@ -14,7 +14,7 @@ from chatmemory_django.chat.answers.ui_stream import DONE, decoded, encode
 from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
 from chatmemory_django.chat.runs.answer import PING
 from chatmemory_django.chat.wishes import Wishes
-from chatmemory_django.contrib.openai_api.chunks import REASONS, Shown
+from chatmemory_django.contrib.openai_api.chunks import REASONS, AnswerSoFar
 from chatmemory_django.contrib.openai_api.wishes import wishes_of
 
 
@@ -67,7 +67,7 @@ class CompletionEvents:
     def __init__(self, id: str, model: str, *, wants_usage: bool = False) -> None:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
         self._wants_usage = wants_usage
-        self._shown = Shown()
+        self._shown = AnswerSoFar()
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._has_started = self._has_ended = False

@@ -37,7 +37,7 @@ STATUS_CODES = {
 _PARAM = re.compile(r"\$\.([^:\s]{1,300})(?::| )")
 
 
-class RefusedError(NotAllowedError):
+class RefusedRequestError(NotAllowedError):
     """A refused request; *param* is the path of the invalid value, *code* OpenAI's name of the error."""
 
     def __init__(
@@ -50,7 +50,7 @@ class RefusedError(NotAllowedError):
 
 def shown_error(refused: NotAllowedError) -> dict[str, Any]:
     """Return what is *refused* as OpenAI's clients read errors."""
-    param, code = (refused.param, refused.code) if isinstance(refused, RefusedError) else (None, None)
+    param, code = (refused.param, refused.code) if isinstance(refused, RefusedRequestError) else (None, None)
     text = str(refused)
     if param is None and (found := _PARAM.match(text)):
         param = found[1]

@@ -93,7 +93,7 @@ def read_history(messages: msgspec.Raw, check: Callable[[UserMessage], object]) 
     return SentHistory(merged(turns), "\n\n".join(filter(None, instructions)))
 
 
-class Placed(NamedTuple):
+class Continuation(NamedTuple):
     """What of a history is new in a conversation, as the AI SDK's clients send it."""
 
     messages: list[dict[str, Any]]
@@ -101,7 +101,7 @@ class Placed(NamedTuple):
     message_id: str | None = None
 
 
-def placed(history: SentHistory, conversation: Conversation | None) -> Placed:
+def placed(history: SentHistory, conversation: Conversation | None) -> Continuation:
     """
     Return what of *history* is new in *conversation*: the question behind the turns that are equal by content.
 
@@ -115,13 +115,13 @@ def placed(history: SentHistory, conversation: Conversation | None) -> Placed:
     *earlier, last = history.turns
     asked = {"id": "", "role": "user", "parts": last.parts}
     if not earlier and not last.answer:
-        return Placed([asked])
+        return Continuation([asked])
     stored = _equal_turns(history, conversation)
     there = stored[len(earlier)] if len(stored) > len(earlier) else None
     if there is not None and there.text and there.has_question(last.question):
-        return Placed([], "regenerate-message", there.question_id)
+        return Continuation([], "regenerate-message", there.question_id)
     shown = [{"id": name, "role": role} for role, name in stored[len(earlier) - 1].ids()]
-    return Placed([*shown, asked], "submit-message")
+    return Continuation([*shown, asked], "submit-message")
 
 
 def check_begins_with(history: SentHistory, conversation: Conversation | None) -> None:

@@ -30,7 +30,7 @@ class Input(NamedTuple):
 
     history: SentHistory
     is_new: bool
-    """Whether all of it is, but for calls whose outputs are among it."""
+    """Whether all of it is, apart from calls whose outputs are among it."""
     known: UUID | None
     """The run that has made the last item that names one."""
     after_known: list[SentTurn]

@@ -27,7 +27,7 @@ from chatmemory_django.contrib.openai_api.answers import (
     serving,
 )
 from chatmemory_django.contrib.openai_api.assistants import name_of
-from chatmemory_django.contrib.openai_api.errors import RefusedError
+from chatmemory_django.contrib.openai_api.errors import RefusedRequestError
 from chatmemory_django.contrib.openai_api.inputs import Input, read_input, run_in
 from chatmemory_django.contrib.openai_api.responses import ResponseEvents, ResponseRequest
 from chatmemory_django.contrib.openai_api.stored import StoredResponse
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 
-class Asking(NamedTuple):
+class AskedResponse(NamedTuple):
     """What a request for a response asks."""
 
     asked: Admission | Unstored
@@ -122,11 +122,11 @@ def _found(
     run = run_in(response_id, "resp")
     found = None if run is None else StoredResponse.of(run, user)
     if found is None or not policy.may_ask(request, found.run.assistant or ""):
-        raise RefusedError(404, "There is no response with this id.", param=param)
+        raise RefusedRequestError(404, "There is no response with this id.", param=param)
     return found
 
 
-def _asking(request: HttpRequest) -> Asking:
+def _asking(request: HttpRequest) -> AskedResponse:
     policy, user = admitted(request)
     check = partial(check_files, remote=policy.may_link_files(request))
     try:
@@ -151,12 +151,12 @@ def _asking(request: HttpRequest) -> Asking:
     rest = {"model": wanted.model, "metadata": pairs}
     if not chat_id:
         if wanted.background:
-            raise RefusedError(400, "A response in the background is stored.", param="background")
+            raise RefusedRequestError(400, "A response in the background is stored.", param="background")
         if not given.history.turns:
-            raise RefusedError(400, "It must have a message of the user.", param="input")
+            raise RefusedRequestError(400, "It must have a message of the user.", param="input")
         asked: Admission | Unstored = Unstored.of(request, name, user, given.history, wishes, rest)
         made = partial(ResponseEvents, model=wanted.model, wishes=wishes, **known)
-        return Asking(asked, wanted, headers, made)
+        return AskedResponse(asked, wanted, headers, made)
     body: dict[str, Any] = {**rest, "id": chat_id, "assistant": name or None}
     if given.outputs or given.approvals:
         body["messages"] = answered_calls(conversation, given.outputs, given.approvals)
@@ -166,7 +166,7 @@ def _asking(request: HttpRequest) -> Asking:
         body["trigger"] = "submit-message" if shown else None
     asked = admission_of(request, policy, user, json.dumps(body).encode(), wishes)
     known |= {"conversation": {"id": asked.memory_id}, "store": True}
-    return Asking(asked, wanted, headers, partial(ResponseEvents, model=wanted.model, wishes=wishes, **known))
+    return AskedResponse(asked, wanted, headers, partial(ResponseEvents, model=wanted.model, wishes=wishes, **known))
 
 
 def _place(
@@ -186,20 +186,20 @@ def _place(
     if (chat_id := wanted.conversation_id) is not None:
         conversation = own_conversation_of(request, policy, user, chat_id, name)
         if conversation is None:
-            raise RefusedError(404, "There is no conversation with this id.", param="conversation")
+            raise RefusedRequestError(404, "There is no conversation with this id.", param="conversation")
         if not given.is_new:
-            raise RefusedError(409, "The conversation has its history: send only what is new.", param="input")
+            raise RefusedRequestError(409, "The conversation has its history: send only what is new.", param="input")
         return chat_id, conversation, []
     if wanted.previous_response_id is not None:
         before = _found(user, wanted.previous_response_id, "previous_response_id", policy, request)
         if not given.is_new:
-            raise RefusedError(409, "The response before has its history: send only what is new.", param="input")
+            raise RefusedRequestError(409, "The response before has its history: send only what is new.", param="input")
     elif given.known is not None:
         before = StoredResponse.of(given.known, user)
         if before is None and given.refers:
-            raise RefusedError(404, "An item that is referred to is not stored.", param="input")
+            raise RefusedRequestError(404, "An item that is referred to is not stored.", param="input")
         if before is not None and not (given.after_known or given.outputs or given.approvals):
-            raise RefusedError(400, "Nothing comes after the last item of an answer.", param="input")
+            raise RefusedRequestError(400, "Nothing comes after the last item of an answer.", param="input")
     if before is not None:
         conversation = before.run.conversation
         if conversation.assistant != name:

@@ -14,7 +14,7 @@ from chatmemory_django.chat.answers.ui_stream import decoded, encode
 from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
 from chatmemory_django.chat.runs.answer import PING
 from chatmemory_django.chat.wishes import NONE, Wishes
-from chatmemory_django.contrib.openai_api.chunks import Shown, ShownCall
+from chatmemory_django.contrib.openai_api.chunks import AnswerSoFar, OpenCall
 from chatmemory_django.contrib.openai_api.wishes import wishes_of
 
 SERVER = "site"
@@ -103,7 +103,7 @@ class ResponseEvents:
             "model": model,
             "created_at": int(time.time() if created_at is None else created_at),
         }
-        self._shown = Shown()
+        self._shown = AnswerSoFar()
         self._output: list[Item] = []
         self._open: list[str] = []
         """The text of the item that is open, in pieces."""
@@ -201,7 +201,7 @@ class ResponseEvents:
         self._status = status
         return [*events, self._event(f"response.{status}", response=self.response())]
 
-    def _call(self, call: ShownCall) -> list[Event]:
+    def _call(self, call: OpenCall) -> list[Event]:
         item = {"id": self._item_id("fc"), "type": "function_call", "call_id": call.id, "name": call.name}
         begun = {**item, "arguments": "", "status": "in_progress"}
         self._output.append({**item, "arguments": call.arguments, "status": "completed"})
@@ -213,7 +213,7 @@ class ResponseEvents:
             self._done(self._output[-1]),
         ]
 
-    def _approval(self, call: ShownCall) -> list[Event]:
+    def _approval(self, call: OpenCall) -> list[Event]:
         named = {"id": f"{APPROVAL}{call.approval.replace('-', '')}", "type": "mcp_approval_request"}
         item = {**named, "name": call.name, "arguments": call.arguments, "server_label": SERVER}
         self._output.append(item)

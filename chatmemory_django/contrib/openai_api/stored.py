@@ -13,7 +13,7 @@ from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.ui_messages import ui_id
 from chatmemory_django.chat.ui_messages.writing import answer_metadata, call_id
 from chatmemory_django.contrib.openai_api.assistants import DEFAULT
-from chatmemory_django.contrib.openai_api.errors import RefusedError
+from chatmemory_django.contrib.openai_api.errors import RefusedRequestError
 from chatmemory_django.contrib.openai_api.items import ConversationItems
 from chatmemory_django.contrib.openai_api.responses import ResponseEvents, chunks_of
 from chatmemory_django.db.contexts import current
@@ -113,10 +113,10 @@ class StoredResponse(NamedTuple):
         return [{"id": name, "role": role} for role, name in named]
 
     def delete(self) -> None:
-        """Drop the response: it is not retrieved any more. Raises ``RefusedError`` if it is in progress."""
+        """Drop the response: it is not retrieved any more. Raises ``RefusedRequestError`` if it is in progress."""
         ended = Run.objects.using(self.maker.using).filter(pk=self.run.pk, active=None)
         if not ended.delete()[0]:
-            raise RefusedError(409, "The response is in progress; cancel it first.")
+            raise RefusedRequestError(409, "The response is in progress; cancel it first.")
 
     def _rows(self) -> list[Message]:
         """Return what it has added to its conversation: all up to where the next run has begun."""

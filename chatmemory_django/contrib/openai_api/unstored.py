@@ -13,7 +13,7 @@ from chatmemory_django.chat import named
 from chatmemory_django.chat.answers.exchange import AssistantEvent
 from chatmemory_django.chat.answers.explained import explained, log_failure, refused
 from chatmemory_django.chat.answers.ui_stream import DONE, UiStream
-from chatmemory_django.chat.assistant import Remembered
+from chatmemory_django.chat.assistant import ClientsHistory
 from chatmemory_django.chat.wishes import Wishes
 from chatmemory_django.chat.work import encoded
 from chatmemory_django.contrib.openai_api.history import SentHistory
@@ -52,7 +52,7 @@ class Unstored(NamedTuple):
             return named.Asked(id=key, memory_id=key, message=last.question, user=user, assistant=name, body=body)
 
         before = [message for turn in earlier for message in (turn.question, *turn.answer)]
-        assistant = named.assistant(name, request, asked).wished(wishes, Remembered(before, last.answer))
+        assistant = named.assistant(name, request, asked).wished(wishes, ClientsHistory(before, last.answer))
         return cls(assistant, key, last.question, user, name)
 
     async def begun(self, request: HttpRequest) -> AsyncGenerator[str, None]:

@@ -241,14 +241,14 @@ class TestAgentsSdk:
         async def work(session) -> list[str]:
             own = OpenAIResponsesModel("assistant", session._openai_client)
             agent = Agent(name="Agent", tools=[weather], model=own, model_settings=ModelSettings(store=False))
-            said = [
+            answers = [
                 (await Runner.run(agent, text, session=session, run_config=config)).final_output
                 for text in ("What is the weather in Rome?", "What did I ask?")
             ]
             streamed = Runner.run_streamed(agent, "Bye", session=session, run_config=config)
             async for _event in streamed.stream_events():
                 pass
-            return [*said, streamed.final_output]
+            return [*answers, streamed.final_output]
 
         assert self.run(options, work) == ["Sunny.", "You asked about Rome.", "Bye now"]
         assert [len(sent) for sent in model.sent] == [1, 3, 5, 7]
