@@ -86,6 +86,8 @@ class CompletionEvents:
         """Return the chunks that have the same meaning as *chunk*."""
         if self._has_ended:
             return []
+        if chunk["type"] == "text-delta":  # most chunks are these
+            return self._text(chunk["delta"])
         self._shown.note(chunk)
         if self._shown.error:
             self._has_ended = True
@@ -96,8 +98,6 @@ class CompletionEvents:
                 return [self._piece({"role": "assistant", "content": ""})]
             case "text-start" if self._texts:  # a paragraph of its own, after calls of tools
                 return self._text("\n\n")
-            case "text-delta":
-                return self._text(chunk["delta"])
             case "reasoning-delta":
                 self._reasoning.append(chunk["delta"])
                 return [self._piece({"reasoning_content": chunk["delta"]})]

@@ -124,6 +124,9 @@ class ResponseEvents:
         """Return the events that have the same meaning as *chunk*."""
         if self._status != "in_progress":
             return []
+        if (delta := chunk.get("delta")) is not None:  # most chunks are these
+            self._open.append(delta)
+            return [self._part_event("delta", delta=delta)]
         self._shown.note(chunk)
         if self._shown.error:
             return self._end("failed")
@@ -133,9 +136,6 @@ class ResponseEvents:
                 return [self._event(kind, response=self.response()) for kind in kinds]
             case "text-start" | "reasoning-start":
                 return self._begin_item(chunk["type"].removesuffix("-start"))
-            case "text-delta" | "reasoning-delta":
-                self._open.append(chunk["delta"])
-                return [self._part_event("delta", delta=chunk["delta"])]
             case "text-end" | "reasoning-end":
                 return self._end_item()
             case "finish":
