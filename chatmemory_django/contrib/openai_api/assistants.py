@@ -26,7 +26,7 @@ def models(policy: AccessPolicy, request: HttpRequest) -> dict[str, str]:
 
 
 def name_of(model: str, policy: AccessPolicy, request: HttpRequest) -> str:
-    """Return the name of the assistant that is *model*; ``RefusedRequestError`` if the user may ask none of this name."""
+    """Return the name of the assistant that is *model*; ``RefusedRequestError`` if the user may not ask it."""
     found = models(policy, request).get(model)
     if found is None:
         what = f"The model {model[:64]!r} does not exist, or you may not use it; /models lists those that you may."
