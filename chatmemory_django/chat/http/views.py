@@ -48,6 +48,7 @@ from chatmemory_django.chat.http.asking import (
 )
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
+from chatmemory_django.chat.http.refusals import asks_for_json, refusal
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
@@ -85,7 +86,7 @@ View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
 
 
 def answering(*methods: str) -> Callable[[View], View]:
-    """Return a decorator that makes a view for *methods*, and turns its errors into responses with a short text."""
+    """Return a decorator that makes a view for *methods*, and turns its errors into responses; see ``refusal``."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -98,14 +99,14 @@ def answering(*methods: str) -> Callable[[View], View]:
                         await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
                 report_refusal(request, exc.status, str(exc), exc.event)
-                response = _refusal(exc)
+                response = refusal(request, exc)
             except StreamsUnavailableError as exc:
                 logger.error("The chat refuses requests: %r", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
-                response = _refusal(unavailable)
+                response = refusal(request, unavailable)
             except NoThreadError:  # which is logged once
                 busy = NotAllowedError(503, "There are too many requests now; try again.", **{"Retry-After": "5"})
-                response = _refusal(busy)
+                response = refusal(request, busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -129,7 +130,7 @@ def _refuse_greenlets(request: HttpRequest, **kwargs: str) -> HttpResponse:
         "gevent or eventlet has replaced Python's threads, so the chat refuses all requests. Serve it by ASGI, or by "
         "gunicorn's workers with threads: --worker-class gthread."
     )
-    return _refusal(NotAllowedError(503, _("This server cannot run the chat.")))
+    return refusal(request, NotAllowedError(503, _("This server cannot run the chat.")))
 
 
 @answering("POST")
@@ -180,8 +181,8 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
         raise _too_many(exc) from None
     if isinstance(answer.failure, REFUSED):
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
-        if isinstance(answer.failure, UnknownQuestionError) and "application/json" in request.headers.get("Accept", ""):
-            return JsonResponse(await in_thread(_reloadable, asked, answer.failure), status=HTTPStatus.CONFLICT)
+        if isinstance(answer.failure, UnknownQuestionError) and asks_for_json(request):
+            return refusal(request, refused(answer.failure), **await in_thread(_reloadable, asked, answer.failure))
         raise nothing_waits() if isinstance(answer.failure, NotPendingError) else refused(answer.failure)
     pieces = _with_end(answers().listen(maker)) if answer.is_handed_over else answer.listen()
     if seat is not None:
@@ -192,7 +193,7 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
         raise refused(answer.failure, work.rejected)
     if answer.is_handed_over:
         if (error := error_in(whole)) is not None:
-            raise NotAllowedError(502, error)
+            raise error
         await in_thread(work.read_message)
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
@@ -304,7 +305,7 @@ def _reloadable(asked: Admission, error: UnknownQuestionError) -> dict[str, Any]
     """Return what a program needs to show the conversation as it is, after the *error* of a question."""
     conversation = asked.conversation()
     ids = [] if conversation is None else newest_ids(conversation)
-    return {"error": explained(error)[1], "unknown": error.id, "messages": ids}
+    return {"unknown": error.id, "messages": ids}
 
 
 def _seat(request: HttpRequest) -> Seat:
@@ -368,7 +369,3 @@ def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
 
 def _too_many(error: TooManyError) -> NotAllowedError:
     return NotAllowedError(429, str(error), **{"Retry-After": "5"})
-
-
-def _refusal(refused: NotAllowedError) -> HttpResponse:
-    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)

@@ -7,7 +7,8 @@ from typing import Any
 
 from rest_framework.response import Response
 
-from chatmemory_django.rest.problems import PREFIX, handle_exception
+from chatmemory_django.core.problems import PREFIX
+from chatmemory_django.rest.problems import handle_exception
 
 CODES = {
     "authentication_failed": "invalid_api_key",

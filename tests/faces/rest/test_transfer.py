@@ -266,9 +266,9 @@ class TestUsage:
         for number in range(3):
             ModelCall.objects.create(owner=person("owner"), model=str(number), purpose="answer", outcome="completed")
 
-        found = [api.get(USAGE, {"by": "model", **query}).json() for query in ({}, {"limit": 2}, {"limit": 3})]
+        found = [api.get(USAGE, {"by": "model", **query}).json() for query in ({}, {"page_size": 2}, {"page_size": 3})]
 
-        assert [(each["limit"], bool(each["next"]), len(each["results"])) for each in found] == [
+        assert [(each["page_size"], bool(each["next"]), len(each["results"])) for each in found] == [
             (50, False, 3),
             (2, True, 2),
             (3, False, 3),
@@ -281,7 +281,7 @@ class TestUsage:
             labels = {"tenant": tenant} if tenant else {}
             ModelCall.objects.create(owner=person("owner"), purpose="answer", outcome="completed", labels=labels)
 
-        found = api.get(USAGE, {"by": "label:tenant", "limit": 1}).json()
+        found = api.get(USAGE, {"by": "label:tenant", "page_size": 1}).json()
         rest = api.get(found["next"]).json()
 
         assert found["by"] == "label:tenant"
@@ -290,7 +290,7 @@ class TestUsage:
     def test_the_limit_has_a_maximum(self, api, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 7
 
-        assert api.get(USAGE, {"limit": 100}).json()["limit"] == 7
+        assert api.get(USAGE, {"page_size": 100}).json()["page_size"] == 7
 
     @pytest.mark.parametrize(
         "query",
@@ -300,11 +300,11 @@ class TestUsage:
             {"by": "label:a b"},
             {"since": "x"},
             {"until": "2026-01-01"},
-            {"limit": "0"},
-            {"limit": "x"},
+            {"page_size": "0"},
+            {"page_size": "x"},
             {"offset": "-1"},
             {"since": ""},
-            {"page_size": "1"},
+            {"limit": "1"},
         ],
     )
     def test_names_an_invalid_parameter(self, api, query):
