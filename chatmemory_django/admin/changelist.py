@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest
 from django.core.paginator import Page, Paginator
@@ -55,6 +56,16 @@ def listed(queryset: Any) -> Any:
     # By their keys: once an action has erased some of the newest, others would take their place.
     keys = list(queryset.order_by(*NEWEST_FIRST).values_list("pk", flat=True)[: MAX_LISTED + 1])
     return queryset.filter(pk__in=keys[:MAX_LISTED]) if len(keys) > MAX_LISTED else queryset
+
+
+class KeyedList(ChangeList):
+    """A list that its address may filter by the keys of other objects; SQLite fails on a key that is too large."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        try:
+            super().get_results(request)
+        except OverflowError as exc:
+            raise IncorrectLookupParameters(exc) from exc
 
 
 class NewestPaginator(Paginator):

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.admin.models import LogEntry
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
@@ -223,6 +224,20 @@ class TestTransfer:
         response = imported(importer, b"{}", query)
 
         assert (response.status_code, paths(response)) == (400, [query.partition("=")[0]])
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_cannot_be_exported_is_an_error_and_no_part_of_a_file(begin, client_of, settings, debug):
+    settings.DEBUG = debug
+    begin(NAMED, UserMessage("hi"))
+    Message.objects.update(payload="{")
+
+    response = client_of("owner").get(f"{ROOT}{NAMED}/export/")
+
+    assert (response.status_code, response["Content-Type"]) == (500, "application/problem+json")
+    assert response.json()["type"] == "urn:chatmemory:unexportable"
+    assert response.json()["detail"].startswith("Cannot export message 1 of conversation")
+    assert not LogEntry.objects.exists()
 
 
 def test_an_export_under_asgi_is_streamed_too(begin, person):
