@@ -22,6 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin import columns, downloads, filters, pages
+from chatmemory_django.admin.additions import offered_filters
 from chatmemory_django.admin.changelist import MATCH, ConversationList, NewestPaginator, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
@@ -155,6 +156,10 @@ class ConversationAdmin(admin.ModelAdmin):
         if row_codec.installed is not None:
             return _("Memory id or owner")
         return _("Memory id or owner, and titles and messages if you may read them")
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """See ``ModelAdmin``: apps may have added some."""
+        return [*super().get_list_filter(request), *offered_filters()]
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``: the order of encrypted titles means nothing."""

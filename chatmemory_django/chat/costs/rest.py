@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import COST_PLACES
+from chatmemory_django.chat.costs.conf import costs
 from chatmemory_django.chat.costs.labels import NAME
 from chatmemory_django.chat.costs.usage import BY, usage
 from chatmemory_django.core.limits import MAX_INTEGER
@@ -52,6 +53,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     calls = serializers.IntegerField(
         help_text="Failed and cancelled calls included. Tokens that were not reported are estimates."
     )
+    failed = serializers.IntegerField(help_text="How many of the calls have failed.")
     uncounted = serializers.IntegerField(
         help_text="How many of the calls have no counts: they were refused, or nothing is known of them."
     )
@@ -74,6 +76,7 @@ class UsageSerializer(serializers.Serializer[Any]):
     since = MomentField()
     until = MomentField()
     page_size = serializers.IntegerField(help_text="The maximum number of rows.")
+    currency = serializers.CharField(help_text="That of `cost`, as the site names it; empty if it does not.")
     next = serializers.URLField(allow_null=True, help_text="The URL of the rows after these; null if there are none.")
     results = UsageRowSerializer(many=True)
 
@@ -112,4 +115,7 @@ class UsageView(ChatMemoryView):
             query = {**request.query_params.dict(), **moments, "page_size": limit, "offset": offset + limit}
             url = f"{request.build_absolute_uri(request.path)}?{urlencode(query)}"
         results = [{**row._asdict(), "cost": None if row.cost is None else f"{row.cost:f}"} for row in rows[:limit]]
-        return Response({"by": by, "since": since, "until": until, "page_size": limit, "next": url, "results": results})
+        return Response(
+            {"by": by, "since": since, "until": until, "page_size": limit, "currency": costs().CURRENCY}
+            | {"next": url, "results": results}
+        )
