@@ -19,6 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin import columns, downloads, filters, pages
@@ -154,7 +155,7 @@ class ConversationAdmin(admin.ModelAdmin):
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
         """See ``ModelAdmin``: what is encrypted is not found."""
         if row_codec.installed is not None:
-            return _("Memory id or owner")
+            return _("Memory id or owner; titles and messages are encrypted, and not searched")
         return _("Memory id or owner, and titles and messages if you may read them")
 
     def get_list_filter(self, request: HttpRequest) -> Any:
@@ -447,7 +448,10 @@ class ConversationAdmin(admin.ModelAdmin):
     def _page(
         self, request: HttpRequest, name: str, conversation: Conversation | None, context: dict[str, Any]
     ) -> HttpResponse:
-        title = str(self.opts.verbose_name_plural) if conversation is None else self._name(request, conversation)
+        if conversation is None:
+            title, original = capfirst(str(self.opts.verbose_name_plural)), str(context["subtitle"])
+        else:
+            title = original = self._name(request, conversation)
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -455,7 +459,7 @@ class ConversationAdmin(admin.ModelAdmin):
             {
                 **self.admin_site.each_context(request),
                 "title": title,
-                "original": title,
+                "original": original,
                 "conversation": conversation,
                 "memory_id": visible(conversation.memory_id) if conversation else "",
                 "opts": self.opts,
