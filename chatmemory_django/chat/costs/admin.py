@@ -47,7 +47,7 @@ SHOWN_DAYS = 31
 """How many days have a row: the newest."""
 
 MAX_CONVERSATION_DAYS = 30
-"""In how many days conversations are told apart, of all owners: each call of these days is read for that."""
+"""For at most so many days, conversations of all owners have a table: each call of these days is read for that."""
 
 NEWEST = 200
 """Of how many of the newest calls the labels are shown."""

@@ -33,7 +33,7 @@ def test_the_page_of_an_action_on_several_conversations_has_a_title(support, tal
     assert re.sub(r"<[^>]+>", " ", crumbs).split()[-4:] == ["memory", "Conversations", "Clear", "memory"]
 
 
-def test_an_empty_log_says_why_it_is_empty(support, talk):
+def test_an_empty_log_has_the_reason(support, talk):
     html = support.get(page("history", talk.pk)).content.decode()
 
     assert "Nothing is logged of this conversation" in html

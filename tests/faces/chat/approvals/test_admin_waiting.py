@@ -95,7 +95,7 @@ class TestPage:
         assert "waits for approval" in html
         assert "refund" not in html
 
-    def test_the_page_of_the_message_says_it_as_well(self, support, talk):
+    def test_so_it_is_on_the_page_of_the_message(self, support, talk):
         waiting(talk)
 
         assert "This call waits for approval since" in support.get(page("message", talk.pk, 2)).content.decode()
