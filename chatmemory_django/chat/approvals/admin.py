@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping
+from typing import Any
 
+from django.contrib import admin
+from django.db.models import F, Q
+from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from chatmemory_django.admin.additions import offers_filter, shows_waits
+from chatmemory_django.admin.filters import at_most, newest_keys
 from chatmemory_django.admin.reasons import ReasonWords
 from chatmemory_django.admin.wording import moment
 from chatmemory_django.chat.approvals.tables import ToolApproval
-from chatmemory_django.chat.approvals.waiting import approvals_of, has_died, waiting_answers
-from chatmemory_django.chat.model import OWNER
+from chatmemory_django.chat.approvals.waiting import BESIDE_MEMORY, approvals_of, has_died, waiting_answers
+from chatmemory_django.chat.conf import chat_settings
+from chatmemory_django.chat.model import CLIENT, OWNER
 from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
 
@@ -60,3 +70,32 @@ def _whom(approval: ToolApproval, conversation: Conversation) -> str:
     if conversation.owner is None:
         return _("code of the site")
     return visible(str(conversation.owner))
+
+
+class WaitingFilter(admin.SimpleListFilter):
+    """Conversations with a call that waits for approval."""
+
+    title = gettext_lazy("approval")
+    parameter_name = "approval"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("waiting", _("Waits for approval"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() != "waiting":
+            return queryset
+        last = timezone.now() - datetime.timedelta(seconds=chat_settings().APPROVAL_SECONDS)
+        is_remembered = Q(sequence__gte=F("conversation__window_start")) | BESIDE_MEMORY
+        waiting: Any = ToolApproval.objects.using(queryset.db).filter(
+            is_remembered,
+            state=ToolApproval.State.WAITING,
+            approved=None,
+            requested_at__gt=last,
+            sequence__gt=F("conversation__forgotten_through"),
+        )
+        found = queryset.filter(pk__in=waiting.exclude(approve_by=CLIENT).values("conversation"))
+        return queryset.filter(pk__in=at_most(newest_keys(found), request))
+
+
+shows_waits(waiting_calls)
+offers_filter(WaitingFilter)

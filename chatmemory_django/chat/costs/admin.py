@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Prefetch, prefetch_related_objects
+from django.db.models import Count, Prefetch, Q, Sum, prefetch_related_objects
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -25,8 +25,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from chatmemory_django.admin.additions import Fact, offers_filter, shows_facts
 from chatmemory_django.admin.changelist import BoundedPaginator, KeyedList
-from chatmemory_django.admin.filters import FormFilter, OwnerFilter
+from chatmemory_django.admin.filters import FormFilter, OwnerFilter, at_most, newest_keys
 from chatmemory_django.admin.wording import moment
 from chatmemory_django.chat.costs.conf import costs
 from chatmemory_django.chat.costs.labels import MAX_LABELS
@@ -48,6 +49,9 @@ SHOWN_DAYS = 31
 
 MAX_CONVERSATION_DAYS = 30
 """For at most so many days, conversations of all owners have a table: each call of these days is read for that."""
+
+FAILED_DAYS = 30
+"""The filter finds conversations in which an answer has failed in as many past days."""
 
 NEWEST = 200
 """Of how many of the newest calls the labels are shown."""
@@ -289,6 +293,46 @@ class ModelCallAdmin(admin.ModelAdmin):
         raise Http404
 
 
+class FailedFilter(admin.SimpleListFilter):
+    """Conversations in which an answer has failed lately."""
+
+    title = gettext_lazy("answer")
+    parameter_name = "answer"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, Any]]:
+        return [("failed", _("Failed in the past %(days)d days") % {"days": FAILED_DAYS})]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() != "failed":
+            return queryset
+        now = timezone.now()
+        calls = ModelCall.objects.using(queryset.db).between(now - datetime.timedelta(days=FAILED_DAYS), now)
+        failed = calls.filter(outcome=Outcome.FAILED, purpose=Purpose.ANSWER, conversation__isnull=False)
+        found = queryset.filter(pk__in=failed.values("conversation"))
+        return queryset.filter(pk__in=at_most(newest_keys(found), request))
+
+
+def calls_of(request: HttpRequest, conversation: Conversation) -> Iterator[Fact]:
+    """Yield what the calls of models in *conversation* were and cost, for who may view calls; see ``Facts``."""
+    if not request.user.has_perm("chatmemory_chat.view_modelcall"):
+        return
+    rows = ModelCall.objects.using(conversation._state.db).filter(conversation=conversation.pk)
+    sums = rows.aggregate(calls=Count("pk"), failed=Count("pk", filter=Q(outcome=Outcome.FAILED)), cost=Sum("cost"))
+    if not sums["calls"]:
+        return
+    text = n_("%(number)s call", "%(number)s calls", sums["calls"]) % {"number": _number(sums["calls"])}
+    if sums["failed"]:
+        text = _("%(calls)s, %(failed)s failed") % {"calls": text, "failed": _number(sums["failed"])}
+    url = f"{reverse('admin:chatmemory_chat_modelcall_changelist')}?conversation={conversation.pk}"
+    yield Fact(_("Model calls"), text, url)
+    if sums["cost"] is not None:
+        yield Fact(_("Cost"), priced(sums["cost"]))
+
+
+def _number(number: int) -> str:
+    return str(number_format(number, force_grouping=True))
+
+
 def _prefix(model_admin: admin.ModelAdmin) -> str:
     return f"{model_admin.opts.app_label}_{model_admin.opts.model_name}"
 
@@ -326,3 +370,7 @@ def _pks(key: str | None) -> list[Any]:
         return [] if key is None else [get_user_model()._meta.pk.clean(key, None)]
     except ValidationError:
         return []
+
+
+shows_facts(calls_of)
+offers_filter(FailedFilter)

@@ -61,7 +61,13 @@ def test_german_has_one_word_for_a_conversation():
     german = (Path(chatmemory_django.__file__).parent / "locale/de/LC_MESSAGES/django.po").read_text()
     words = re.findall(r'^msgstr.*?"(.*)"$', german, re.MULTILINE)
 
-    assert [each for each in words if re.search(r"\b(Unterhaltung|Konversation|diese[rsnm]? Chats?|Archivierte Chats|Vorübergehender Chat)\b", each)] == []
+    assert [
+        each
+        for each in words
+        if re.search(
+            r"\b(Unterhaltung|Konversation|diese[rsnm]? Chats?|Archivierte Chats|Vorübergehender Chat)\b", each
+        )
+    ] == []
 
 
 def test_buttons_have_the_width_of_their_words_in_themes_whose_buttons_have_a_fixed_one():

@@ -134,15 +134,15 @@ class TestFilter:
     def test_it_finds_what_waits_for_approval(self, support, talk):
         other = conversation(UserMessage("Hi."), memory_id="other")
         assert set(ids(support)) == {"c", "other"}
-        assert ids(support, answer="approval") == []
+        assert ids(support, approval="waiting") == []
         asked = waiting(talk)
 
-        assert ids(support, answer="approval") == ["c"]
+        assert ids(support, approval="waiting") == ["c"]
 
         ToolApproval.objects.update(requested_at=timezone.now() - datetime.timedelta(days=400))
-        assert ids(support, answer="approval") == []
+        assert ids(support, approval="waiting") == []
         ToolApproval.objects.update(requested_at=timezone.now(), approved=False, decided_at=timezone.now())
-        assert ids(support, answer="approval") == []
+        assert ids(support, approval="waiting") == []
         assert (asked.conversation_id, other.memory_id) == (talk.pk, "other")
 
     def test_it_finds_what_has_failed_lately(self, support, talk):
