@@ -237,14 +237,14 @@ def _wait(conversation: Conversation, bubbles: list[Bubble], *, is_readable: boo
     calling = {
         bubble.row.sequence: bubble
         for bubble in bubbles
-        if (
-            any(call.answer is None and call.answered_by is None for call in bubble.calls)
-            if is_readable
-            else bubble.row.type == MessageType.AI
-        )
+        if (_lacks_result(bubble) if is_readable else bubble.row.type == MessageType.AI)
     }
     for (sequence, place), words in waits_in(conversation, calling.keys()).items():
         calling[sequence].wait(place, words)
+
+
+def _lacks_result(bubble: Bubble) -> bool:
+    return any(call.answer is None and call.answered_by is None for call in bubble.calls)
 
 
 _RESULT = MessageType.TOOL_EXECUTION_RESULT.value

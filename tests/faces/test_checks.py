@@ -383,8 +383,8 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, CURRENCY, {Encryption.key}, KEEP_HISTORY, "
-                "LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, "
+                f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, CURRENCY, {Encryption.key}, "
+                "KEEP_HISTORY, LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, "
                 "MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, REMOTE_FILES, REMOTE_MEDIA, "
                 "REST, RETENTION, STORAGE_QUOTA.",
             ),

@@ -320,7 +320,7 @@ def calls_of(request: HttpRequest, conversation: Conversation) -> Iterator[Fact]
     sums = rows.aggregate(calls=Count("pk"), failed=Count("pk", filter=Q(outcome=Outcome.FAILED)), cost=Sum("cost"))
     if not sums["calls"]:
         return
-    text = n_("%(number)s call", "%(number)s calls", sums["calls"]) % {"number": _number(sums["calls"])}
+    text = ngettext("%(number)s call", "%(number)s calls", sums["calls"]) % {"number": _number(sums["calls"])}
     if sums["failed"]:
         text = _("%(calls)s, %(failed)s failed") % {"calls": text, "failed": _number(sums["failed"])}
     url = f"{reverse('admin:chatmemory_chat_modelcall_changelist')}?conversation={conversation.pk}"
