@@ -23,7 +23,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory_django.admin.additions import Fact, offers_filter, shows_facts
 from chatmemory_django.admin.changelist import BoundedPaginator, KeyedList
