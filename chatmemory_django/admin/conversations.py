@@ -19,9 +19,11 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin import columns, downloads, filters, pages
+from chatmemory_django.admin.additions import offered_filters
 from chatmemory_django.admin.changelist import MATCH, ConversationList, NewestPaginator, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
@@ -161,8 +163,12 @@ class ConversationAdmin(admin.ModelAdmin):
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
         """See ``ModelAdmin``: what is encrypted is not found."""
         if row_codec.installed is not None:
-            return _("Memory id or owner")
+            return _("Memory id or owner; titles and messages are encrypted, and not searched")
         return _("Memory id or owner, and titles and messages if you may read them")
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """See ``ModelAdmin``: apps may have added some."""
+        return [*super().get_list_filter(request), *offered_filters()]
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``: the order of encrypted titles means nothing."""
@@ -450,7 +456,10 @@ class ConversationAdmin(admin.ModelAdmin):
     def _page(
         self, request: HttpRequest, name: str, conversation: Conversation | None, context: dict[str, Any]
     ) -> HttpResponse:
-        title = str(self.opts.verbose_name_plural) if conversation is None else self._name(request, conversation)
+        if conversation is None:
+            title, original = capfirst(str(self.opts.verbose_name_plural)), str(context["subtitle"])
+        else:
+            title = original = self._name(request, conversation)
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -458,7 +467,7 @@ class ConversationAdmin(admin.ModelAdmin):
             {
                 **self.admin_site.each_context(request),
                 "title": title,
-                "original": title,
+                "original": original,
                 "conversation": conversation,
                 "memory_id": visible(conversation.memory_id) if conversation else "",
                 "opts": self.opts,

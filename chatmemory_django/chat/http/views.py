@@ -48,6 +48,7 @@ from chatmemory_django.chat.http.asking import (
 )
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
+from chatmemory_django.chat.http.refusals import asks_for_json, refusal
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
@@ -84,12 +85,10 @@ REFUSED = (
 View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
 
 
-def in_text(refused: NotAllowedError) -> HttpResponse:
-    """Return the response to a request that is *refused*: a short text."""
-    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)
+Refusal = Callable[[HttpRequest, NotAllowedError], HttpResponse]
 
 
-def answering(*methods: str, refusal: Callable[[NotAllowedError], HttpResponse] = in_text) -> Callable[[View], View]:
+def answering(*methods: str, refusal: Refusal = refusal) -> Callable[[View], View]:
     """Return a decorator that makes a view for *methods*, and turns its errors into responses, by *refusal*."""
 
     def decorate(view: View) -> View:
@@ -103,14 +102,14 @@ def answering(*methods: str, refusal: Callable[[NotAllowedError], HttpResponse] 
                         await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
                 report_refusal(request, exc.status, str(exc), exc.event)
-                response = refusal(exc)
+                response = refusal(request, exc)
             except StreamsUnavailableError as exc:
                 logger.error("The chat refuses requests: %r", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
-                response = refusal(unavailable)
+                response = refusal(request, unavailable)
             except NoThreadError:  # which is logged once
                 busy = NotAllowedError(503, "There are too many requests now; try again.", **{"Retry-After": "5"})
-                response = refusal(busy)
+                response = refusal(request, busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -134,7 +133,7 @@ def _refuse_greenlets(request: HttpRequest, **kwargs: str) -> HttpResponse:
         "gevent or eventlet has replaced Python's threads, so the chat refuses all requests. Serve it by ASGI, or by "
         "gunicorn's workers with threads: --worker-class gthread."
     )
-    return in_text(NotAllowedError(503, _("This server cannot run the chat.")))
+    return refusal(request, NotAllowedError(503, _("This server cannot run the chat.")))
 
 
 @answering("POST")
@@ -164,15 +163,15 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
     seat = None if wants_json else seat_of(request)
     begun = await begin(request, asked, returns_message=wants_json)
     error, work = begun.refusal, begun.work
-    if isinstance(error, UnknownQuestionError) and "application/json" in request.headers.get("Accept", ""):
-        return JsonResponse(await in_thread(_reloadable, asked, error), status=HTTPStatus.CONFLICT)
+    if isinstance(error, UnknownQuestionError) and asks_for_json(request):
+        return refusal(request, refused(error), **await in_thread(_reloadable, asked, error))
     begun.check()
     if seat is not None:
         return await _stream(request, begun.pieces(), seat, protocol)
     whole = await begun.whole()
     if begun.answer.is_handed_over:
-        if (text := error_in(whole)) is not None:
-            raise NotAllowedError(502, text)
+        if (failure := error_in(whole)) is not None:
+            raise failure
         await in_thread(work.read_message)
     if work.message is None:
         raise NotAllowedError(409, "The answer was stopped before it had any text.")
@@ -349,7 +348,7 @@ def _reloadable(asked: Admission, error: UnknownQuestionError) -> dict[str, Any]
     """Return what a program needs to show the conversation as it is, after the *error* of a question."""
     conversation = asked.conversation()
     ids = [] if conversation is None else newest_ids(conversation)
-    return {"error": explained(error)[1], "unknown": error.id, "messages": ids}
+    return {"unknown": error.id, "messages": ids}
 
 
 def seat_of(request: HttpRequest, kind: str = "", most: int | None = None) -> Seat:

@@ -121,7 +121,7 @@ async def answered(
         protocol = AI_SDK._replace(write=events.written, headers={**EVENT_STREAM, **headers})
         return await streamed(request, pieces, protocol, seat)
     if (error := error_in(whole)) is not None:
-        raise NotAllowedError(502, error)
+        raise error
     return JsonResponse(events.whole(whole), headers=headers)
 
 

@@ -7,11 +7,12 @@ from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
 
-from django.http import JsonResponse
+from django.http import HttpRequest, JsonResponse
 from rest_framework.response import Response
 
 from chatmemory_django.access import NotAllowedError
-from chatmemory_django.rest.problems import PREFIX, handle_exception
+from chatmemory_django.core.problems import PREFIX
+from chatmemory_django.rest.problems import handle_exception
 
 CODES = {
     "authentication_failed": "invalid_api_key",
@@ -62,8 +63,8 @@ def shown_error(refused: NotAllowedError) -> dict[str, Any]:
     }
 
 
-def in_openai_format(refused: NotAllowedError) -> JsonResponse:
-    """Return the response to a request that is *refused*; clients try again what another answer in progress refuses."""
+def in_openai_format(request: HttpRequest, refused: NotAllowedError) -> JsonResponse:
+    """Return the response to *request*, which is *refused*; what another answer in progress refuses is tried again."""
     response = JsonResponse({"error": shown_error(refused)}, status=refused.status, headers=refused.headers)
     response["x-request-id"] = new_request_id()
     if refused.status == HTTPStatus.CONFLICT and "Retry-After" not in refused.headers:
