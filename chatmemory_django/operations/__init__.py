@@ -17,6 +17,7 @@ from chatmemory_django.operations.erasing import Receipt, erase
 from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.forking import afork, fork
+from chatmemory_django.operations.handing_over import OtherPersonError, give_back, hand_over
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
     ForbiddenTypeError,
@@ -43,6 +44,7 @@ __all__ = [
     "JsonLinesError",
     "MemoryIdTakenError",
     "NoCounterError",
+    "OtherPersonError",
     "Pruned",
     "Receipt",
     "Refused",
@@ -60,6 +62,8 @@ __all__ = [
     "export",
     "export_lines",
     "fork",
+    "give_back",
+    "hand_over",
     "import_lines",
     "prune",
     "recount",

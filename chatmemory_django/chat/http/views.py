@@ -45,6 +45,7 @@ from chatmemory_django.chat.http.asking import (
     is_next,
     nothing_waits,
     own_conversation,
+    watchable,
 )
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
@@ -52,9 +53,11 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.orders import carried_on
-from chatmemory_django.chat.runs.answer import PING, InterruptedAnswerError
+from chatmemory_django.chat.people.answering import state_of
+from chatmemory_django.chat.people.watching import Watching, stored, watched
+from chatmemory_django.chat.runs.answer import PING, Answer, InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
-from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
+from chatmemory_django.chat.runs.leases import BusyError, HandedOverError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.threads import all_afterwards, close_with, has_threads
@@ -65,6 +68,7 @@ from chatmemory_django.db.threads import context_of, in_background, in_thread, l
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
 from chatmemory_django.security import report_refusal
+from chatmemory_django.stores.base import ConversationErasedError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -159,25 +163,23 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
     maker = Maker(asked.memory_id, owner_key, uuid4().hex, current.get())
     wants_json = protocol is AI_SDK and _wants_json(request)
     again = asked.question.after if asked.question.message is None else None
-    work = ChatWork(asked.order, asked.name, maker.answer_id, request, question=again, returns_message=wants_json)
+    goes_on = asked.resume is not None
+    work = ChatWork(
+        asked.order, asked.name, maker.answer_id, request, question=again, goes_on=goes_on, returns_message=wants_json
+    )
     seat = None if wants_json else _seat(request)
     try:
-        settings = chat_settings()
-        answer = await answers().begin(
-            maker,
-            work,
-            wait=settings.WAIT_SECONDS,
-            left=settings.LEFT,
-            may_stop=partial(is_next, asked),
-            given=asked.given,
-            hands_over=settings.has_workers,
-        )
+        answer = await _begun(maker, work, asked, request)
     except BusyError as exc:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except OtherAssistantError:
         raise named.another() from None
     except TooManyError as exc:
         raise _too_many(exc) from None
+    except GuardRefusedError as exc:  # of a question for a person
+        raise refused(exc) from None
+    if answer is None:
+        return await _stored(request, asked, protocol, wants_json=wants_json)
     if isinstance(answer.failure, REFUSED):
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
         if isinstance(answer.failure, UnknownQuestionError) and "application/json" in request.headers.get("Accept", ""):
@@ -199,15 +201,55 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
     return JsonResponse({"message": work.message})
 
 
+async def _begun(maker: Maker, work: ChatWork, asked: Admission, request: HttpRequest) -> Answer | None:
+    """Begin the answer to what is *asked*; None if a person answers in the conversation, and the question is stored."""
+    settings = chat_settings()
+    while True:
+        try:
+            return await answers().begin(
+                maker,
+                work,
+                wait=settings.WAIT_SECONDS,
+                left=settings.LEFT,
+                may_stop=partial(is_next, asked),
+                given=asked.given,
+                hands_over=settings.has_workers,
+            )
+        except HandedOverError:
+            if await in_thread(asked.left, request):
+                return None
+
+
+async def _stored(
+    request: HttpRequest, asked: Admission, protocol: Protocol, *, wants_json: bool
+) -> HttpResponse | StreamingHttpResponse:
+    """Respond to a question that is stored for a person, or refuse to regenerate an answer then."""
+    conversation = await in_thread(asked.conversation)
+    if asked.question.message is None:
+        raise NotAllowedError(409, explained(HandedOverError(asked.memory_id))[1])
+    if conversation is None:
+        raise NotAllowedError(409, explained(ConversationErasedError())[1])
+    if wants_json:
+        state = await in_thread(state_of, conversation)
+        return JsonResponse({"message": None, "handover": state}, status=HTTPStatus.ACCEPTED)
+    return await streamed(request, _one(await in_thread(stored, conversation)), protocol)
+
+
+async def _one(piece: str) -> AsyncGenerator[str, None]:
+    yield piece
+
+
 @answering("GET")
 @private
 async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | StreamingHttpResponse:
     """
     Stream the answer in progress from its beginning; respond with 204 if there is none.
 
-    If nobody works on it, because its server has ended, this process does, unless that is for workers to do.
+    If nobody works on it, because its server has ended, this process does, unless that is for workers to do. While a
+    person answers, stream who it is and what is new, behind the message ``?after=``, until the assistant does again:
+    to the owner, and to staff who may answer there.
     """
-    pieces = await following(request, chat_id)
+    pieces = await following(request, chat_id) or await _watching(request, chat_id)
     if pieces is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
     return await streamed(request, pieces)
@@ -259,6 +301,17 @@ async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, N
         return None
     work = None if chat_settings().has_workers else partial(carried_on, maker, request)
     return _with_end(answers().listen(maker, work))
+
+
+async def _watching(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:
+    if not isinstance(request, ASGIRequest):  # under WSGI, the stream would be sent at its end
+        return None
+
+    def found() -> Watching | None:
+        return watchable(request, chat_id, *entered(request, chat_id))
+
+    watching = await in_thread(found)
+    return None if watching is None else watched(watching.look)
 
 
 async def streamed(
