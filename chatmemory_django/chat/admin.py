@@ -12,10 +12,11 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.admin import ModelCallAdmin
 from chatmemory_django.chat.named import configured
 from chatmemory_django.chat.outgoing import Difference, with_changes
+from chatmemory_django.chat.people.admin import QueueAdmin
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.models import Conversation
 
-__all__ = ["ModelCallAdmin"]
+__all__ = ["ModelCallAdmin", "QueueAdmin"]
 
 CHANGES: Mapping[str, Promise] = {
     Difference.MOVED: _("It is sent at another place."),
