@@ -4,6 +4,7 @@ With ``SCREENSHOTS=folder`` in the environment, its screenshots are saved there:
 """
 
 import base64
+import json
 import re
 from itertools import pairwise
 
@@ -22,7 +23,26 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAEElEQVR4nGP4z8AARwzEcQCukw/x0F8jngAAAABJRU5ErkJggg=="
 )
 NAMED = ("My name is Ada, and I live in Bergen.", "Noted: your name is Ada; you live in Bergen.")
-ANN = "from django.contrib.auth.models import User; User.objects.create_user('ann', password='ann')"
+HERE = {"domain": "127.0.0.1", "path": "/"}
+SIGN_IN = """
+import json
+from django.contrib.auth.models import User
+from django.test import Client
+
+def sessions(users):
+    for user in users:
+        client = Client()
+        client.force_login(user)
+        yield client.cookies["sessionid"].value
+
+User.objects.create_user("ann", password="ann")
+kinds = {
+    "demo": [User.objects.get(username="demo")],
+    "staff": [User.objects.create_user(f"staff-{n}", is_staff=True, is_superuser=True) for n in range(200)],
+    "visitor": [User.objects.create_user(f"visitor-{n}") for n in range(20)],
+}
+print(json.dumps({kind: list(sessions(users)) for kind, users in kinds.items()}))
+"""
 HOLD_STREAM = """
     // The page has loaded the history when it asks for an answer in progress; it waits then.
     const [send, wait] = [window.fetch, new Promise(done => { window.goOn = done; })];
@@ -82,46 +102,52 @@ WATCH = """() => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Yield the address of the example site with the demo's conversations and a user who is not on the staff."""
+def folder(tmp_path_factory):
+    """Return the folder of a database with the demo's conversations, and with users for the tests."""
     folder = tmp_path_factory.mktemp("site")
     manage(folder, "demo", "--no-serve")
-    manage(
-        folder,
-        "shell",
-        "-v",
-        "0",
-        "-c",
-        "from django.contrib.auth.models import User as U; U.objects.create_user('ann', password='ann')",
-    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(folder):
+    """Yield the address of the example site."""
     with served(folder) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def sessions(chromium, site):
-    """Yield the cookies of logged-in users, by name."""
-    cookies = {}
-    for name in ("demo", "ann"):
-        context = chromium.new_context(base_url=site)
-        sign_in(context.new_page(), name)
-        cookies[name] = context.cookies()
-        context.close()
-    return cookies
+def sessions(folder):
+    """Return the cookies of users who are signed in, by kind: the demo's one, and iterators over those of new users."""
+    kinds = json.loads(manage(folder, "shell", "-v", "0", "-c", SIGN_IN))
+    return {"demo": kinds["demo"][0], "staff": iter(kinds["staff"]), "visitor": iter(kinds["visitor"])}
 
 
 @pytest.fixture
-def open_page(chromium, site, sessions):
-    """Return a function that opens the page; the test fails on errors, policy violations or requests to other hosts."""
+def session_of(sessions):
+    """Return a function to the cookies of a kind of user; all but the demo's one are new for each test."""
+    met = {"demo": sessions["demo"]}
+    return lambda kind: [
+        {"name": "sessionid", "value": met.get(kind) or met.setdefault(kind, next(sessions[kind])), **HERE}
+    ]
+
+
+@pytest.fixture
+def open_page(chromium, site, session_of):
+    """
+    Return a function that opens the page; the test fails on errors, policy violations or requests to other hosts.
+
+    What a test stores is its own user's. Tests with the user "demo" read the demo's conversations, and store nothing.
+    """
     contexts, complaints = [], []
 
-    def open_page(address="/", *, user="demo", theme="light", viewport=None, language="en-GB", over=site, **options):
+    def open_page(address="/", *, user="staff", theme="light", viewport=None, language="en-GB", over=site, **options):
         context = chromium.new_context(
             base_url=over, color_scheme=theme, viewport=viewport or LAPTOP, locale=language, **options
         )
         contexts.append(context)
         if user:
-            context.add_cookies(sessions[user])
+            context.add_cookies(session_of(user))
         opened = context.new_page()
         opened.set_default_timeout(60_000)  # on a machine that runs other tests beside
         opened.on("console", lambda message: complaints.append(message.text))
@@ -766,6 +792,9 @@ class TestInWords:
 
     def test_an_answer_names_the_results_of_which_the_model_was_sent_the_beginning(self, chat, axe):
         talk = chat()
+        for number in range(9):
+            words = f"My bread number {number} " + "rose for a very long time, and was sour, dark and heavy. " * 9
+            talk.page.evaluate(BY_REST, [{"role": "user", "content": words}])
         talk.say("What did I tell you about bread?")
 
         answer = talk.page.locator(".message.assistant").last
@@ -1037,7 +1066,7 @@ class TestConversations:
         talk.page.wait_for_selector(".message.user >> text=Forget this tomorrow")
 
     def test_the_list_is_in_order_by_keyboard(self, chat):
-        talk = chat(user="ann")
+        talk = chat(user="visitor")
         page = talk.page
         talk.say("My tortoise is called Methuselah")
         menu = page.locator("#actions")
@@ -1065,22 +1094,22 @@ class TestConversations:
         page.wait_for_selector("#conversations >> text=No conversations yet.")
 
     def test_a_search_finds_messages(self, chat):
-        talk = chat()
+        talk = chat(user="demo")
 
         talk.page.fill("[type=search]", "umbrella")
         talk.page.wait_for_function("() => document.querySelectorAll('#conversations li').length === 1")
         assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
-        talk.page.fill("[type=search]", "a text that no message has")
+        talk.page.fill("[type=search]", "zeppelins")
         talk.page.wait_for_selector("#conversations >> text=Nothing found.")
         talk.page.fill("[type=search]", "umbrella")  # so that the button is that of the next search
         talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
-        talk.page.fill("[type=search]", "umbrellas that no message has")
+        talk.page.fill("[type=search]", "umbrella zeppelins")
         talk.page.get_by_role("button", name="Search for any of the words").press("Enter")
         talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
         assert talk.page.get_by_role("button", name="Search for any of the words").count() == 0
 
     def test_a_long_conversation_loads_back_to_its_beginning(self, chat):
-        talk = chat("/?chat=demo-bread")
+        talk = chat("/?chat=demo-bread", user="demo")
         talk.page.wait_for_selector(".message.assistant")
         shown = talk.page.locator(".message").count()
 
@@ -1098,8 +1127,7 @@ class TestConversations:
         talk.page.get_by_role("button", name="Newest message").wait_for(state="hidden")
 
     def test_a_reader_who_scrolls_up_stays_there_while_the_memory_is_loaded(self, chat):
-        talk = chat()
-        talk.page.fill("[type=search]", "demo-bread")  # the list's first page may be full of other tests' conversations
+        talk = chat(user="demo")
         talk.page.evaluate(HELD_MEMORY)
 
         talk.page.locator("#conversations li[data-id=demo-bread] a").click()
@@ -1111,7 +1139,7 @@ class TestConversations:
         assert talk.page.evaluate("document.getElementById('scroller').scrollTop") == 0
 
     def test_a_user_who_is_not_on_the_staff_cannot_see_system_messages(self, chat):
-        talk = chat(user="ann")
+        talk = chat(user="visitor")
 
         talk.say(NAMED[0], *EVICTING, "What is my name?")
 
@@ -1133,8 +1161,8 @@ class TestAccessibility:
             assert axe(page) == []
 
         check(open_page(user=None, theme=theme, viewport=viewport), "sign-in")
+        check(chat(user="demo", theme=theme, viewport=viewport).page, "welcome")
         talk = chat(theme=theme, viewport=viewport)
-        check(talk.page, "welcome")
         talk.say(NAMED[0], "What is the weather in Bergen and in Atlantis?", "Think aloud: what can you do?")
         talk.press(talk.page.locator(".message.assistant").last, "Regenerate")
         talk.page.wait_for_selector(".place >> text=2 of 2")
@@ -1291,7 +1319,7 @@ class TestMarkdown:
     @pytest.mark.parametrize("piece", ["> ", "- ", "*", "**a", "_a_ ", "`", "[", "](", "|", "[a](", "~~", "1. ", "\\"])
     def test_hostile_texts_are_rendered_in_time_and_completely(self, markdown_page, piece):
         text = markdown_page.evaluate(
-            "async source => (await import('/static/chat/markdown.js')).markdown(source).textContent",
+            "async source => (await import('/static/chatmemory_page/markdown.js')).markdown(source).textContent",
             f"{piece * 20_000}\nend",
         )
 
@@ -1302,7 +1330,7 @@ class TestMarkdown:
         for size in (2_000, 200_000):
             milliseconds = markdown_page.evaluate(
                 """async source => {
-                    const {markdown} = await import("/static/chat/markdown.js");
+                    const {markdown} = await import("/static/chatmemory_page/markdown.js");
                     const start = performance.now();
                     markdown(source);
                     return performance.now() - start;
@@ -1319,7 +1347,7 @@ class TestMarkdown:
 def markdown_page(chromium, site, sessions):
     """Yield a page that no test changes."""
     context = chromium.new_context(base_url=site)
-    context.add_cookies(sessions["demo"])
+    context.add_cookies([{"name": "sessionid", "value": sessions["demo"], **HERE}])
     page = context.new_page()
     page.goto("/")
     yield page
@@ -1329,7 +1357,7 @@ def markdown_page(chromium, site, sessions):
 def rendered(page, source):
     return page.evaluate(
         """async source => {
-            const {markdown} = await import("/static/chat/markdown.js");
+            const {markdown} = await import("/static/chatmemory_page/markdown.js");
             const box = document.createElement("div");
             box.append(markdown(source));
             return box.innerHTML;
@@ -1354,9 +1382,9 @@ class TestPolicy:
 
         opened.locator(".opblock").first.wait_for()
 
-    def test_the_policy_is_in_force(self, chromium, site, sessions):
+    def test_the_policy_is_in_force(self, chromium, site, session_of):
         context = chromium.new_context(base_url=site)
-        context.add_cookies(sessions["demo"])
+        context.add_cookies(session_of("demo"))
         page = context.new_page()
         page.goto("/")
 
