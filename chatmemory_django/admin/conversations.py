@@ -61,6 +61,8 @@ class ConversationAdmin(admin.ModelAdmin):
         filters.EvictionsFilter,
         filters.EmptyFilter,
         filters.AssistantFilter,
+        filters.StateFilter,
+        filters.RatingFilter,
         filters.FlagFilter,
     )
     list_per_page = 50

@@ -270,6 +270,16 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         """Return conversations with a turn that has not ended, or never will."""
         return self.filter(Exists(Message.objects.incomplete().filter(conversation=OuterRef("pk"))))
 
+    def with_ratings(self, lowest: int, highest: int) -> Self:
+        """Return conversations with an answer that a user has rated between *lowest* and *highest*, see ``rate``."""
+        rated = Message.objects.filter(
+            conversation=OuterRef("pk"),
+            type=MessageType.AI.value,
+            metadata__feedback__rating__gte=lowest,
+            metadata__feedback__rating__lte=highest,
+        )
+        return self.filter(Exists(rated))
+
     def with_failed_tools(self) -> Self:
         """Return conversations with a tool call whose result is an error."""
         return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))

@@ -29,6 +29,7 @@ from chatmemory_django.operations.jsonl import (
     import_lines,
 )
 from chatmemory_django.operations.one_by_one import Each, Refused, WindowOf
+from chatmemory_django.operations.rating import export_ratings, rate
 from chatmemory_django.operations.recounting import NoCounterError, recount
 from chatmemory_django.operations.retaining import Pruned, apply_retention, prune
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -61,10 +62,12 @@ __all__ = [
     "erase",
     "export",
     "export_lines",
+    "export_ratings",
     "fork",
     "give_back",
     "hand_over",
     "import_lines",
     "prune",
+    "rate",
     "recount",
 ]

@@ -49,6 +49,7 @@ from chatmemory_django.chat.http.asking import (
 )
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
+from chatmemory_django.chat.http.rating import rated
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
@@ -263,6 +264,14 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     if maker is not None:
         await answers().stop(maker, partial(carried_on, maker, request))
     return JsonResponse({"stopped": maker is not None})
+
+
+@answering("POST")
+@private
+async def rating(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """Store what the user thinks of an answer, and why."""
+    await in_thread_in_turn(rated, request, chat_id)
+    return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 @answering("GET")
