@@ -154,6 +154,9 @@ class Protocol(NamedTuple):
     """Those of a stream."""
 
 
+HANDOVER = "X-Chatmemory-Handover"
+"""The header of a stream that is no answer: what is written while a person answers."""
+
 AI_SDK = Protocol(bytes, lambda pieces: pieces, HEADERS)
 
 
@@ -250,10 +253,15 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     person answers, stream who it is and what is new, behind the message ``?after=``, until the assistant does again:
     to the owner, and to staff who may answer there.
     """
-    pieces = await following(request, chat_id) or await _watching(request, chat_id)
+    pieces = await following(request, chat_id)
+    if pieces is not None:
+        return await streamed(request, pieces)
+    pieces = await _watching(request, chat_id)
     if pieces is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await streamed(request, pieces)
+    response = await streamed(request, pieces)
+    response.headers[HANDOVER] = "person"
+    return response
 
 
 @answering("POST")

@@ -47,7 +47,7 @@ HOLD_STREAM = """
     // The page has loaded the history when it asks for an answer in progress; it waits then.
     const [send, wait] = [window.fetch, new Promise(done => { window.goOn = done; })];
     window.fetch = async (url, ...rest) => {
-        if (url.endsWith("/stream")) { window.isHeld = true; await wait; }
+        if (url.split("?")[0].endsWith("/stream")) { window.isHeld = true; await wait; }
         return send(url, ...rest);
     };
 """
