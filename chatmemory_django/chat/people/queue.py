@@ -29,7 +29,7 @@ MAX_WAITING = 500
 """How many of each kind are looked at: those that wait longest."""
 
 
-class Waiting(NamedTuple):
+class Queued(NamedTuple):
     """What waits in *conversation*: that somebody answers or, with an *approval*, that its *call* is decided on."""
 
     conversation: Conversation
@@ -55,7 +55,7 @@ def queue(
     kind: Kind | None = None,
     person: str | None = None,
     tool: str | None = None,
-) -> Iterator[Waiting]:
+) -> Iterator[Queued]:
     """
     Yield what waits, the longest first: in *answered*, which somebody may answer in, for a person who answers; and in
     *seen*, for decisions on calls.
@@ -64,12 +64,12 @@ def queue(
     only that is yielded; with *person*, only what the user with this key has, or nobody if it is empty; with *tool*,
     only calls of that tool.
     """
-    found: list[Waiting] = []
+    found: list[Queued] = []
     if kind != "approval" and tool is None:
         handed_over = answered.exclude(state=Conversation.State.ASSISTANT).select_related("owner")
         rows = handed_over if person is None else handed_over.filter(person=person)
         found += [
-            Waiting(row, row.state_since or row.updated_at, None, row.person)
+            Queued(row, row.state_since or row.updated_at, None, row.person)
             for row in rows.order_by("state_since", "pk")[:MAX_WAITING]
         ]
     if kind != "handover":
@@ -104,7 +104,7 @@ def _calls(
     may: Callable[[Conversation, str], bool],
     person: str | None,
     tool: str | None,
-) -> Iterator[Waiting]:
+) -> Iterator[Queued]:
     since = timezone.now() - datetime.timedelta(seconds=chat_settings().APPROVAL_SECONDS)
     rows = ToolApproval.objects.using(conversations.db).filter(
         state=ToolApproval.State.WAITING,
@@ -124,4 +124,4 @@ def _calls(
             calls[conversation.pk] = {each.pk: call for each, call in pending_calls(conversation)}
         call = calls[conversation.pk].get(row.pk)
         if call is not None and tool in {None, call.name}:
-            yield Waiting(conversation, row.requested_at, row.expires_at, row.person, row, call)
+            yield Queued(conversation, row.requested_at, row.expires_at, row.person, row, call)

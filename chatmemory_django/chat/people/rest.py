@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from chatmemory_django import conf
 from chatmemory_django.chat.approvals.approving import NotPendingError, by_policy
 from chatmemory_django.chat.people.answering import answer_as
-from chatmemory_django.chat.people.queue import KINDS, MAX_WAITING, Waiting, assign, queue
+from chatmemory_django.chat.people.queue import KINDS, MAX_WAITING, Queued, assign, queue
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
@@ -259,7 +259,7 @@ def _person(conversation: Conversation) -> Response:
     return Response(PersonSerializer(shown).data)
 
 
-def _shown(waiting: Waiting, *, reads: bool) -> dict[str, Any]:
+def _shown(waiting: Queued, *, reads: bool) -> dict[str, Any]:
     conversation, approval, call = waiting.conversation, waiting.approval, waiting.call
     shown: dict[str, Any] = {
         "kind": waiting.kind,
