@@ -186,6 +186,8 @@ class AccessPolicy:
         """
         if self.sees_everybody(request, verb):
             return Conversation.objects.all()
+        if verb == "answer":  # nobody writes as a person of the site in a conversation of their own
+            return Conversation.objects.none()
         return Conversation.objects.owned_by(request.user)
 
     def is_own(self, request: HttpRequest, conversation: Conversation) -> bool:

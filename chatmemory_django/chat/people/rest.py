@@ -143,7 +143,7 @@ class QueueView(ChatMemoryView):
 
     @extend_schema(responses=QueueSerializer)
     def get(self, request: Request) -> Response:
-        """List what waits for somebody who answers, or who decides on a call, in all conversations of others."""
+        """List what waits for people in the conversations of others."""
         if not (self.policy.sees_everybody(request, "answer") or self.policy.sees_everybody(request, "view")):
             raise exceptions.PermissionDenied
         asked = dict(self.query)

@@ -179,10 +179,10 @@ class TestWhoHasIt:
 
         statuses = [
             getattr(client, verb)(f"/api/conversations/c/{path}", body, format="json").status_code
-            for client in (staff(VIEW, APPROVE, READ), staff(ANSWER, name="lea"))
+            for client in (staff(VIEW, APPROVE, READ), staff(ANSWER, name="lea"), owner)
         ]
 
-        assert statuses == [403, 404]
+        assert statuses == [403, 404, 403]
         assert talk.messages.count() == 2
 
     def test_a_blank_answer_is_refused(self, talk):
