@@ -34,7 +34,7 @@ class State(NamedTuple):
     owner: Any
     """As the database returns it, see ``OwnerField.to_key``."""
     updated_at: Any
-    """A moment in ISO 8601, or as the database returns it, see ``Snapshot.present``; None if it was written just now."""
+    """In ISO 8601, or as the database returns it, see ``Snapshot.present``; None if it was written just now."""
     fence: int
     state: str
     next_sequence: int
