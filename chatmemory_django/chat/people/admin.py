@@ -86,7 +86,7 @@ class QueueAdmin(admin.ModelAdmin):
             answered if may_answer else answered.none(),
             policy.conversations(request, "view"),
             lambda conversation, approve_by: by_policy(policy, request, conversation)(approve_by),
-            kind=kind,  # type: ignore[arg-type]  # one of these
+            kind=kind,
             **wanted,
         )
         found = [each for each, _ in zip(waiting, range(SHOWN), strict=False)]
@@ -225,7 +225,7 @@ class QueueAdmin(admin.ModelAdmin):
         return bool(policy.readable_types(request, own=policy.is_own(request, conversation)))
 
     def _page(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # as Django documents it
+        request.current_app = self.admin_site.name
         shown = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **context}
         return TemplateResponse(request, f"admin/chatmemory_chat/queue/{name}.html", shown)
 

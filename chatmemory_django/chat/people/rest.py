@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -29,6 +29,9 @@ from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.fields import BooleanField, Strict, TextField, sentence
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.views import ChatMemoryView
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
 
 NOBODY, ME = "nobody", "me"
 """What ``?person=`` may be besides the key of a user."""
@@ -183,7 +186,7 @@ class PeopleViewSet(ConversationViewSet):
         """Answer in the conversation from now on, instead of the assistant. Repeating the request changes nothing."""
         with self.changing("answer", check=False) as conversation:
             before = conversation.person
-            self._unless_others(partial(hand_over, conversation, request.user, takes_over=self._takes_over))
+            self._unless_others(partial(hand_over, conversation, self._user, takes_over=self._takes_over))
             conversation.refresh_from_db()
             if before != conversation.person:
                 self.log(conversation, str(admin_log.HANDED_OVER))
@@ -208,7 +211,7 @@ class PeopleViewSet(ConversationViewSet):
             newest = conversation.next_sequence
             try:
                 sequence = self._unless_others(
-                    partial(answer_as, conversation, request.user, wanted.pop("text"), **wanted)
+                    partial(answer_as, conversation, self._user, wanted.pop("text"), **wanted)
                 )
             except ValueError as exc:
                 raise invalid("$.text", sentence(exc)) from None
@@ -229,7 +232,7 @@ class PeopleViewSet(ConversationViewSet):
 
     def _assign(self, to: Any, approval: str) -> Response:
         with self.changing("view", check=False) as conversation:
-            waiting = {str(each.pk): each for each in conversation.tool_approvals.all()}  # type: ignore[attr-defined]  # of the chat
+            waiting = {str(each.pk): each for each in conversation.tool_approvals.all()}
             found = waiting.get(approval.lower())
             may = by_policy(self.policy, self.request._request, conversation)
             if found is None or not may(found.approve_by):
@@ -240,6 +243,10 @@ class PeopleViewSet(ConversationViewSet):
             except NotPendingError as exc:
                 raise Problem(HTTPStatus.CONFLICT, "not_pending", str(exc)) from None
         return Response(status=HTTPStatus.NO_CONTENT)
+
+    @property
+    def _user(self) -> AbstractBaseUser:
+        return self.request.user  # type: ignore[return-value]  # staff
 
     @property
     def _takes_over(self) -> bool:
