@@ -136,10 +136,6 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         own = self.filter(assistant=assistant)
         return own.exclude(assistant="") if assistant else own  # SQLite uses the index only with its condition
 
-    def handed_over(self) -> Self:
-        """Return the conversations in which a person answers, or is waited for."""
-        return self.exclude(state=Conversation.State.ASSISTANT)
-
     def idle_since(self, cutoff: datetime.datetime) -> Self:
         """Return conversations that were last written to before *cutoff*, an aware datetime."""
         moment = to_moment(cutoff)
