@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
     from rest_framework.authentication import BaseAuthentication  # a site may chat without DRF
 
-Verb: TypeAlias = Literal["view", "change", "clear", "add", "set", "delete", "export", "write", "remove", "approve"]
+Verb: TypeAlias = Literal[
+    "view", "change", "clear", "add", "set", "delete", "export", "write", "remove", "approve", "answer"
+]
 """
 What a user wants to do with a conversation: view it; change its head, title, pin or archive; clear its memory; add a
 fork of it; set its memory; delete (erase) it; export it; write a message, or metadata of one; remove a message; approve
-or deny its tool calls.
+or deny its tool calls; answer in it instead of the assistant.
 """
 
 PERMISSIONS: Mapping[Verb, str] = {
@@ -46,6 +48,7 @@ PERMISSIONS: Mapping[Verb, str] = {
     "write": "add_message",
     "remove": "delete_message",
     "approve": "approve_conversation",
+    "answer": "answer_conversation",
 }
 """The permission with which staff do each to the conversations of others, by REST and in the admin."""
 
@@ -200,11 +203,21 @@ class AccessPolicy:
         """
         if self.sees_everybody(request, verb):
             return Conversation.objects.all()
+        if verb == "answer":  # nobody writes as a person of the site in a conversation of their own
+            return Conversation.objects.none()
         return Conversation.objects.owned_by(request.user)
 
     def is_own(self, request: HttpRequest, conversation: Conversation) -> bool:
         """Return whether *conversation*, which the user may view, counts as the user's own."""
         return conversation.owner_id == request.user.pk or not self.sees_everybody(request, "view")
+
+    def author_name(self, user: AbstractBaseUser) -> str:
+        """
+        Return the name under which *user* answers in conversations of others, as their owners and the model read it.
+
+        By default, this is the full name or, without one, the name with which the user signs in.
+        """
+        return str(getattr(user, "get_full_name", str)() or user.get_username())
 
     def owner_of_new(self, request: HttpRequest) -> AbstractBaseUser | None:
         """Return the owner of a new conversation."""

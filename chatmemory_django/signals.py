@@ -1,6 +1,6 @@
 """
-Signals about changes of memories, and of answers that wait, sent after the change is committed; about reads; and about
-attacks.
+Signals about changes of memories, of answers that wait, and of who answers, sent after the change is committed; about
+reads; and about attacks.
 
 Those of memories are sent with ``sender=Conversation``, ``conversation`` (a ``Conversation``; further fields are read
 when they are accessed), ``sequences`` (a tuple of the sequences of the messages concerned) and ``using`` (the database
@@ -18,6 +18,12 @@ messages_evicted = Signal()
 
 memory_cleared = Signal()
 """The memory was emptied; *sequences* were in it."""
+
+handed_over = Signal()
+"""
+Somebody else answers in a conversation from now on: with ``sender=Conversation``, the *conversation*, its new *state*,
+a ``Conversation.State``, the key of the *person* as text, empty for nobody, and *using*.
+"""
 
 conversations_read = Signal()
 """

@@ -131,6 +131,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "memory", "description": "What the model is sent of a conversation, and from where it goes on."},
         {"name": "addresses", "description": "Where all this is."},
         {"name": "usage", "description": "Numbers of messages and tokens."},
+        {"name": "queue", "description": "What waits for people."},
         {"name": "tokens", "description": "Tokens for apps and services."},
     ],
     # The documentation page and its scripts are served by this site, not by a CDN.

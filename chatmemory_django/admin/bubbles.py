@@ -15,7 +15,7 @@ from chatmemory_django.admin.media import Media, media_of
 from chatmemory_django.admin.reasons import WORDS, ReasonWords, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
 from chatmemory_django.core.reasons import Reason
-from chatmemory_django.core.shown import shown_message, visible
+from chatmemory_django.core.shown import author_of, shown_message, visible
 from chatmemory_django.messages import (
     AiMessage,
     ChatMessage,
@@ -151,6 +151,7 @@ class Bubble:
                 self.name = visible(message.name or "")
                 self.parts = _parts(message.contents, limit, markdown)
             case AiMessage():
+                self.name = visible(author_of(message) or "")
                 self.parts = [_text(message.text, limit, markdown)] if message.text else []
                 self.thinking = excerpt(message.thinking, limit=limit) if message.thinking else None
                 self.calls = [_call(request, limit) for request in message.tool_execution_requests]

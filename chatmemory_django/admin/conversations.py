@@ -63,6 +63,8 @@ class ConversationAdmin(admin.ModelAdmin):
         filters.EvictionsFilter,
         filters.EmptyFilter,
         filters.AssistantFilter,
+        filters.StateFilter,
+        filters.RatingFilter,
         filters.FlagFilter,
     )
     list_per_page = 50

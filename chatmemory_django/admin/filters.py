@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django import conf
 from chatmemory_django.db import row_codec
+from chatmemory_django.models import Conversation
 
 MAX_PEOPLE = 1_000
 """Maximum number of users that a search for owners finds; a longer search term narrows it down."""
@@ -237,6 +238,29 @@ class ProblemFilter(admin.SimpleListFilter):
             case _:
                 return queryset
         return queryset.filter(pk__in=at_most(newest_keys(found), request))
+
+
+class RatingFilter(_Kinds):
+    """Conversations with answers that users have rated, see ``operations.rate``."""
+
+    title = _("rating")
+    parameter_name = "rating"
+    kinds = (
+        ("bad", _("Bad (1 or 2)"), methodcaller("with_ratings", 1, 2)),
+        ("good", _("Good (4 or 5)"), methodcaller("with_ratings", 4, 5)),
+    )
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        found = super().queryset(request, queryset)
+        return found if found is queryset else queryset.filter(pk__in=at_most(newest_keys(found), request))
+
+
+class StateFilter(_Kinds):
+    """Conversations by who answers in them."""
+
+    title = _("who answers")
+    parameter_name = "state"
+    kinds = tuple((value, name, methodcaller("filter", state=value)) for value, name in Conversation.State.choices)
 
 
 def asks_for(list_filter: Any, lookup: str) -> bool:

@@ -13,10 +13,11 @@ from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.admin import FailedFilter, ModelCallAdmin
 from chatmemory_django.chat.named import configured
 from chatmemory_django.chat.outgoing import Difference, with_changes
+from chatmemory_django.chat.people.admin import QueueAdmin
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.models import Conversation
 
-__all__ = ["FailedFilter", "ModelCallAdmin", "WaitingFilter"]
+__all__ = ["FailedFilter", "ModelCallAdmin", "QueueAdmin", "WaitingFilter"]
 
 CHANGES: Mapping[str, Promise] = {
     Difference.MOVED: _("It is sent at another place."),

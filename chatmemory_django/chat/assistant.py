@@ -172,6 +172,7 @@ class Assistant:
         UnsupportedFileError: The model does not take a file of the question; nothing is stored.
         AnswerTooLongError: What tools have returned does not fit, even shortened; what is stored stays.
         BusyError: Another answer is in progress in the conversation; it may have begun while the model was asked.
+        HandedOverError: A person answers in the conversation, or is waited for; the question is stored.
         ApprovalRequiredError: The answer waits for approvals or outputs, see above.
         NotPendingError: There is nothing to resume: the calls were decided or have results, have expired, or are gone.
         PermissionDenied: The conversation belongs to another user.
@@ -697,6 +698,27 @@ class Assistant:
     def guarded(self, memory_id: object, message: str | UserMessage, options: ChatOptions) -> UserMessage:
         """Return what is asked and stored in place of *message*; ``GuardRefusedError`` if a guard refuses it."""
         return self._input_guards.question(message, self._values(memory_id, options))
+
+    def leave(
+        self,
+        memory_id: object,
+        message: UserMessage,
+        options: ChatOptions,
+        *,
+        shown: Sequence[Shown] | None = None,
+        is_guarded: bool = False,
+    ) -> bool:
+        """
+        Store *message*, once, for the person who answers in the conversation; return whether one does.
+
+        *options*, *shown* and *is_guarded* are those of ``begin``. The model is not asked, and no budget is used.
+        """
+        memory = self.chat_memory(memory_id, options.get("owner"))
+        asked = message if is_guarded else self.guarded(memory_id, message, options)
+        lease = Lease()
+        ledger = Ledger(self.model, memory, options.get("owner"), lease, self.reserves)
+        named = options.get("client_message_id"), None, options.get("after")
+        return Beginning(memory, ledger, lease, Exchange, *named, shown, is_early=True).left(asked)
 
     def check_resume(self, memory_id: object, resume: Resume, owner: AbstractBaseUser | None, lease: Lease) -> None:
         """

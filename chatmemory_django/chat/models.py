@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.approvals.tables import Queue, ToolApproval
 from chatmemory_django.chat.costs.tables import BudgetLock, CallSum, ModelCall, ModelCallQuerySet, Outcome, Purpose
 from chatmemory_django.chat.runs.tables import AnswerChunk, Run
 
@@ -14,6 +14,7 @@ __all__ = [
     "ModelCallQuerySet",
     "Outcome",
     "Purpose",
+    "Queue",
     "Run",
     "ToolApproval",
 ]

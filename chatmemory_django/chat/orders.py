@@ -94,7 +94,7 @@ def resumed(maker: Maker, given: Given, name: str) -> ChatWork:
         assistant = _assistant(conversation, given, name, None)
         return Order(assistant, conversation.memory_id, conversation.owner, Resume(about=given.about))
 
-    return ChatWork(order, name, maker.answer_id)
+    return ChatWork(order, name, maker.answer_id, goes_on=True)
 
 
 def _order_of(maker: Maker, request: HttpRequest | None) -> Order:

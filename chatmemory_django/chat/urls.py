@@ -15,6 +15,7 @@ urlpatterns = [
     path("", views.chat, name="chat"),
     re_path(r"^[/]?(?P<chat_id>.+)/stream$", views.stream, name="stream"),
     re_path(r"^[/]?(?P<chat_id>.+)/stop$", views.stop, name="stop"),
+    re_path(r"^[/]?(?P<chat_id>.+)/rating$", views.rating, name="rating"),
     re_path(r"^[/]?(?P<chat_id>.+)/messages$", views.messages, name="messages"),
     re_path(r"^[/]?(?P<chat_id>.+)/files/(?P<sequence>[0-9]{1,10})/(?P<index>[0-9]{1,10})$", views.file, name="file"),
 ]

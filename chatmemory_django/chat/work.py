@@ -72,6 +72,16 @@ class Answering(Protocol):
         self, exchange: Exchange, way: Way, memory_id: object, options: Any
     ) -> AsyncGenerator[AssistantEvent, None]: ...
 
+    def leave(
+        self,
+        memory_id: object,
+        message: UserMessage,
+        options: Any,
+        *,
+        shown: Sequence[Shown] | None = None,
+        is_guarded: bool = False,
+    ) -> bool: ...
+
     def check_resume(self, memory_id: object, resume: Resume, owner: AbstractBaseUser | None, lease: Lease) -> None: ...
 
 
@@ -104,8 +114,9 @@ class ChatWork:
     How an *order* is worked off: its exchange, and the events of its stream, in which the answer is *answer_id*.
 
     *order* is called in the thread in which the answer begins, since it may read the database. *name* is that of the
-    assistant in the settings, and *question* the message that is to have another answer. The functions of the site are
-    given *request*, if there is one. If this *returns_message*, it keeps the one that is stored.
+    assistant in the settings, and *question* the message that is to have another answer. If it *goes_on*, the order is
+    a ``Resume``. The functions of the site are given *request*, if there is one. If this *returns_message*, it keeps
+    the one that is stored.
     """
 
     def __init__(
@@ -116,10 +127,12 @@ class ChatWork:
         request: HttpRequest | None = None,
         *,
         question: int | None = None,
+        goes_on: bool = False,
         returns_message: bool = False,
     ) -> None:
         self.assistant = name
         self.question = question
+        self.goes_on = goes_on
         self._ordered = order
         self._order: Order | None = None
         self._request = request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from chatmemory_django.messages import NO_ATTRIBUTES, AiMessage, ChatMessage
 
@@ -12,6 +13,9 @@ The attribute of an ``AiMessage`` that holds what the vendor wants back, such as
 
 Stores, exports and forks keep it; nothing that shows a message does.
 """
+
+AUTHOR = "author"
+"""The attribute of an ``AiMessage`` that a person wrote instead of the model: the ``id`` and the ``name`` of a user."""
 
 # Control characters, which are dangerous when pasted into a terminal; characters that change the direction of the text
 # that follows; lone surrogates, which cannot be encoded. Line feeds and tabs are allowed.
@@ -24,6 +28,15 @@ def shown_message(message: ChatMessage) -> ChatMessage:
         return message
     others = {name: value for name, value in message.attributes.items() if name != VENDOR_ATTRIBUTE}
     return AiMessage(message.text, message.thinking, message.tool_execution_requests, others or NO_ATTRIBUTES)
+
+
+def author_of(message: ChatMessage) -> str | None:
+    """Return the name of the person who wrote *message* instead of the model, perhaps empty; None if nobody did."""
+    author = message.attributes.get(AUTHOR) if isinstance(message, AiMessage) and message.attributes else None
+    if not isinstance(author, Mapping):
+        return None
+    name = author.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def visible(text: str) -> str:

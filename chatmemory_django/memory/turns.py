@@ -76,6 +76,8 @@ class Turn:
         """The conversation's fence when the turn has taken it; with another one, nothing of the turn is stored."""
         self.seen_fence: int | None = None
         """The conversation's fence when the turn began; None if the store has none."""
+        self.is_handed_over = False
+        """Whether, when the turn began, a person answered in the conversation, or was waited for."""
         self._seen: Eviction | None = None
         self._conversation: object = None
         self._unseen: list[ChatMessage] = [] if begun is None else list(begun.messages)
@@ -97,7 +99,7 @@ class Turn:
         memory, window = self._memory, self._memory.window()
         if self._stored:  # what it has stored stays
             window = window.at_once()
-        self._seen, self._conversation, self.seen_fence = (
+        self._seen, self._conversation, self.seen_fence, self.is_handed_over = (
             memory.store.read_memory(memory.id, window)
             if self.earlier is None
             else memory.store.read_memory_after(memory.id, window, self.earlier)

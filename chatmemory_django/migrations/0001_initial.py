@@ -66,6 +66,28 @@ class Migration(migrations.Migration):
                         blank=True, db_default="", default="", editable=False, max_length=64, verbose_name="assistant"
                     ),
                 ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("assistant", "the assistant"),
+                            ("waiting", "waits for a person"),
+                            ("person", "a person"),
+                        ],
+                        db_default="assistant",
+                        default="assistant",
+                        editable=False,
+                        max_length=9,
+                        verbose_name="who answers",
+                    ),
+                ),
+                (
+                    "person",
+                    models.CharField(
+                        blank=True, db_default="", default="", editable=False, max_length=255, verbose_name="person"
+                    ),
+                ),
+                ("state_since", models.DateTimeField(editable=False, null=True, verbose_name="since")),
                 ("is_pinned", models.BooleanField(db_default=False, default=False, verbose_name="pinned")),
                 ("is_archived", models.BooleanField(db_default=False, default=False, verbose_name="archived")),
                 (
@@ -193,6 +215,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "conversation",
                 "verbose_name_plural": "conversations",
                 "permissions": (
+                    ("answer_conversation", "Can answer in a conversation instead of the assistant"),
                     ("approve_conversation", "Can approve the tool calls in a conversation"),
                     ("clear_conversation", "Can clear the memory of a conversation"),
                     ("export_conversation", "Can export a conversation"),
@@ -289,6 +312,14 @@ class Migration(migrations.Migration):
                 fields=["assistant", "active_hour"],
                 name="chatmemory_by_assistant",
                 rows=models.Q(("assistant", ""), _negated=True),
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="conversation",
+            index=chatmemory_django.models.SparseIndex(
+                fields=["state", "state_since"],
+                name="chatmemory_by_state",
+                rows=models.Q(("state", "assistant"), _negated=True),
             ),
         ),
         migrations.AddIndex(

@@ -57,6 +57,7 @@ from chatmemory_django.models.fields import (
     OwnerField,
     PlacedQuerySet,
     SparseIndex,
+    WhoField,
     cascade_without_titles,
     with_default,
 )
@@ -265,6 +266,16 @@ class ConversationQuerySet(PlacedQuerySet["Conversation"]):
         """Return conversations with a turn that has not ended, or never will."""
         return self.filter(Exists(Message.objects.incomplete().filter(conversation=OuterRef("pk"))))
 
+    def with_ratings(self, lowest: int, highest: int) -> Self:
+        """Return conversations with an answer that a user has rated between *lowest* and *highest*, see ``rate``."""
+        rated = Message.objects.filter(
+            conversation=OuterRef("pk"),
+            type=MessageType.AI.value,
+            metadata__feedback__rating__gte=lowest,
+            metadata__feedback__rating__lte=highest,
+        )
+        return self.filter(Exists(rated))
+
     def with_failed_tools(self) -> Self:
         """Return conversations with a tool call whose result is an error."""
         return self.filter(Exists(Message.objects.failed_tools().filter(conversation=OuterRef("pk"))))
@@ -368,6 +379,14 @@ def _erase(matching: ConversationQuerySet, keys: list[int], counted: Counted | N
 class Conversation(models.Model):
     """One conversation: its owner, and where the memory begins in its messages."""
 
+    class State(models.TextChoices):
+        """Who answers; unless it is the assistant, a question begins no answer."""
+
+        ASSISTANT = "assistant", _("the assistant")
+        WAITING = "waiting", _("waits for a person")
+        """It was handed over, and nobody has it yet."""
+        PERSON = "person", _("a person")
+
     memory_id = ExactCharField(_("memory id"), max_length=MAX_MEMORY_ID_LENGTH, unique=True, default=new_memory_id)
     owner = OwnerField(
         settings.AUTH_USER_MODEL,
@@ -390,6 +409,12 @@ class Conversation(models.Model):
     assistant = with_default(
         ExactCharField(_("assistant"), max_length=MAX_ASSISTANT_LENGTH, blank=True, default="", editable=False)
     )
+    state = with_default(
+        models.CharField(_("who answers"), max_length=9, choices=State.choices, default=State.ASSISTANT, editable=False)
+    )
+    # Who has it while a person answers, and since when the state is what it is.
+    person = with_default(WhoField(_("person"), blank=True, default="", editable=False))
+    state_since = models.DateTimeField(_("since"), null=True, editable=False)
     is_pinned = with_default(models.BooleanField(_("pinned"), default=False))
     is_archived = with_default(models.BooleanField(_("archived"), default=False))
     # Incremented by every write, so that a reader can detect whether another writer has changed the conversation since.
@@ -446,10 +471,12 @@ class Conversation(models.Model):
             models.Index(fields=["owner", "active_hour"], name="chatmemory_of_owner"),
             models.Index(fields=["active_hour"], name="chatmemory_by_activity"),
             SparseIndex(fields=["assistant", "active_hour"], name="chatmemory_by_assistant", rows=~Q(assistant="")),
+            SparseIndex(fields=["state", "state_since"], name="chatmemory_by_state", rows=~Q(state="assistant")),
             SparseIndex(fields=["expires_at"], name="chatmemory_by_expiry", rows=Q(expires_at__isnull=False)),
         )
         # Erasing is deleting, so Django's own "delete" permission covers it.
         permissions = (
+            ("answer_conversation", "Can answer in a conversation instead of the assistant"),
             ("approve_conversation", "Can approve the tool calls in a conversation"),
             ("clear_conversation", "Can clear the memory of a conversation"),
             ("export_conversation", "Can export a conversation"),

@@ -17,6 +17,7 @@ from chatmemory_django.operations.erasing import Receipt, erase
 from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.forking import afork, fork
+from chatmemory_django.operations.handing_over import OtherPersonError, give_back, hand_over
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
     ForbiddenTypeError,
@@ -28,6 +29,7 @@ from chatmemory_django.operations.jsonl import (
     import_lines,
 )
 from chatmemory_django.operations.one_by_one import Each, Refused, WindowOf
+from chatmemory_django.operations.rating import export_ratings, rate
 from chatmemory_django.operations.recounting import NoCounterError, recount
 from chatmemory_django.operations.retaining import Pruned, apply_retention, prune
 from chatmemory_django.stores.base import MemoryIdTakenError
@@ -43,6 +45,7 @@ __all__ = [
     "JsonLinesError",
     "MemoryIdTakenError",
     "NoCounterError",
+    "OtherPersonError",
     "Pruned",
     "Receipt",
     "Refused",
@@ -59,8 +62,12 @@ __all__ = [
     "erase",
     "export",
     "export_lines",
+    "export_ratings",
     "fork",
+    "give_back",
+    "hand_over",
     "import_lines",
     "prune",
+    "rate",
     "recount",
 ]

@@ -14,6 +14,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.jsonl import export_lines
 from chatmemory_django.operations.one_by_one import Refused
+from chatmemory_django.operations.rating import export_ratings
 from chatmemory_django.operations.readable import HTML, TEXT, Form, export_pieces
 
 CHUNK_CHARACTERS = 64 * 1024
@@ -28,16 +29,19 @@ def export(
     conversations: QuerySet[Conversation],
     *,
     types: Collection[MessageType] | None = None,
-    form: Literal["jsonl", "text", "html"] = "jsonl",
+    form: Literal["jsonl", "text", "html", "ratings"] = "jsonl",
     refused: Refused | None = None,
 ) -> Iterator[str]:
     """
     Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending.
 
-    The *form* is the lines of ``export_lines``, which can be imported again, or a document for people: plain text, or a
-    page of HTML, in the active language and time zone. *refused* receives the conversations that cannot be exported,
-    see ``export_lines``, and why, and the others go on; without it, the first one raises that.
+    The *form* is the lines of ``export_lines``, which can be imported again, those of ``export_ratings``, or a document
+    for people: plain text, or a page of HTML, in the active language and time zone. *refused* receives the
+    conversations that cannot be exported, see ``export_lines``, and why, and the others go on; without it, the first
+    one raises that.
     """
+    if form == "ratings":
+        return _in_chunks(export_ratings(conversations, refused=refused))
     if form == "jsonl":
         return _in_chunks(export_lines(conversations, types=types, refused=refused))
     if form not in FORMS:

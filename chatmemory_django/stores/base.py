@@ -102,6 +102,8 @@ class Reading(NamedTuple):
     """Identifies this conversation among later ones with the same memory id; None if there is none."""
     fence: int | None = None
     """What ``append_messages`` may be given as *fence*; None if the store has none."""
+    is_handed_over: bool = False
+    """Whether a person answers in the conversation, or is waited for."""
 
 
 class ConversationErasedError(RuntimeError):

@@ -10,11 +10,13 @@ from chatmemory_django.chat.answers.exchange import Exchange
 from chatmemory_django.chat.answers.questions import Question, conversation_of, positioned, unanswered
 from chatmemory_django.chat.answers.shown import Shown, followed, named_in
 from chatmemory_django.chat.answers.stored import StoredAnswer, show_decided
-from chatmemory_django.chat.approvals.resuming import Resume, Resumed
+from chatmemory_django.chat.approvals.resuming import Resume, Resumed, django_store
 from chatmemory_django.chat.costs.ledger import Ledger
-from chatmemory_django.chat.runs.leases import Lease
+from chatmemory_django.chat.runs.leases import HandedOverError, Lease
 from chatmemory_django.memory import ChatMemory
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import NewMessage, UserMessage
+from chatmemory_django.models import Conversation
+from chatmemory_django.operations.one_by_one import in_lock
 
 
 class Beginning(NamedTuple):
@@ -34,10 +36,55 @@ class Beginning(NamedTuple):
     def begun(
         self, message: str | UserMessage | Resume | Question | None, *, has_tools: bool, only_asks: bool
     ) -> Exchange:
-        """Return the exchange of *message*, which goes on with what is stored of it, unless another process does."""
+        """
+        Return the exchange of *message*, which goes on with what is stored of it, unless another process does.
+
+        Raises:
+            HandedOverError: A person answers in the conversation, or is waited for: then a question is only stored.
+
+        """
+        while True:
+            try:
+                exchange = self._begun(message, has_tools=has_tools, only_asks=only_asks)
+                self._check(exchange)
+            except HandedOverError:
+                if self.left(message):
+                    raise
+            else:
+                return exchange
+
+    def _check(self, exchange: Exchange) -> None:
+        """Raise ``HandedOverError`` where *exchange* needs no run, which is not taken then."""
+        if self.lease.fence is None and exchange.turn.is_handed_over:
+            raise HandedOverError(self.memory.id)
+
+    def left(self, message: str | UserMessage | Resume | Question | None) -> bool:
+        """
+        Store the question *message*, unless it is stored, for the person who answers; return whether one still does.
+
+        Nothing is stored of what is no question, or if the assistant answers again.
+        """
+        memory, named = self.memory, django_store(self.memory).named(self.memory.id)
+
+        def store(conversation: Conversation) -> bool:
+            if conversation.state == Conversation.State.ASSISTANT:
+                return False
+            asked = Question(None) if message is None or isinstance(message, Resume) else self._question(message)[0]
+            if asked.message is not None:
+                new = NewMessage(asked.message, client_message_id=asked.client_message_id)
+                # Not by ``add``: a memory that summarizes would call its model, while others wait for the conversation.
+                memory.store.append_messages(memory.id, [new], memory.window(), after=asked.after)
+            return True
+
+        key = named.values_list("pk", flat=True).first()
+        return key is not None and in_lock(named, key, store) is True
+
+    def _begun(
+        self, message: str | UserMessage | Resume | Question | None, *, has_tools: bool, only_asks: bool
+    ) -> Exchange:
         memory, lease = self.memory, self.lease
         if self.ledger.is_strict or isinstance(message, Resume) or (has_tools and self._may_go_on(message)):
-            lease.take(memory)
+            lease.take(memory, goes_on=isinstance(message, Resume))
         if isinstance(message, Resume):
             self.ledger.check()
             return self._resumed(Resumed(memory, message, lease.fence))
@@ -50,7 +97,7 @@ class Beginning(NamedTuple):
         self.ledger.check()
         if decided is not None:
             decided.show(memory)
-            return self._resumed(Resumed(memory, Resume(about=decided.about), lease.take(memory)))
+            return self._resumed(Resumed(memory, Resume(about=decided.about), lease.take(memory, goes_on=True)))
         begun = None if stored is None else stored.begun()
         return self.exchange(memory.turn(after=question.after, begun=begun).begin(), question, answer_id=answer_id)
 

@@ -24,6 +24,7 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.runs.answer import InterruptedAnswerError
+from chatmemory_django.chat.runs.leases import HandedOverError
 from chatmemory_django.security import SecurityEvent
 from chatmemory_django.stores.base import ConversationErasedError, LeaseLostError, MessageNotFoundError
 
@@ -66,6 +67,8 @@ def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int,
             return 502, _("The model gave no answer. Try again.")
         case NotAllowedError():  # as if the assistant of the conversation is gone
             return error.status, str(error)
+        case HandedOverError():
+            return 409, _("A person answers in this conversation. What you write is stored for them.")
         case InterruptedAnswerError():
             return 502, _("The answer was interrupted. Try again.")
         case (
@@ -92,7 +95,7 @@ def refused(error: Exception, rejected: Rejection | None = None) -> NotAllowedEr
 def log_failure(error: Exception, memory_id: object) -> None:
     """Log that an answer failed with *error* after it began: what a model or others may do is no error of the site."""
     expected = ChatModelError | ConversationErasedError | InterruptedAnswerError | LeaseLostError | NotPendingError
-    is_expected = isinstance(error, expected | UnknownQuestionError)
+    is_expected = isinstance(error, expected | HandedOverError | UnknownQuestionError)
     log = logger.warning if is_expected else partial(logger.error, exc_info=error)
     log("An answer in the conversation %r failed with %s.", memory_id, type(error).__name__)
 

@@ -23,6 +23,7 @@ from pydantic_core import to_json
 
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
 from chatmemory_django.chat.model import ChatModel, ResponseFormat, ToolSpecification
+from chatmemory_django.chat.outgoing import with_speaker
 from chatmemory_django.core.limits import texts_of
 from chatmemory_django.core.shortening import shortened
 from chatmemory_django.core.tool_calls import UNKNOWN, in_order_of_calls
@@ -97,11 +98,12 @@ def to_send(
     Return what to send of *memory*, whose messages from the key *begun* on, the question, are of the running answer.
 
     The last system message that is not the summary (*summary_key*) comes first. *context* is a text in front of the
-    question's contents. With *day_of*, which returns the day of a message by its key, the messages of a user with which
-    a day begins have a ``day_line`` in front, and so has the first one that is sent. Every call has one result,
-    directly behind its message and in the order of the calls; one that is not stored is an error with the text that
-    *pending* has for the key of the message and the position of the call, by default ``UNKNOWN``. Results without a
-    call are left out, and with *starts_on_user* earlier messages before the first of a user.
+    question's contents. What a person wrote has a line in front with the name. With *day_of*, which
+    returns the day of a message by its key, the messages of a user with which a day begins have a ``day_line`` in
+    front, and so has the first one that is sent. Every call has one result, directly behind its message and in the
+    order of the calls; one that is not stored is an error with the text that *pending* has for the key of the message
+    and the position of the call, by default ``UNKNOWN``. Results without a call are left out, and with *starts_on_user*
+    earlier messages before the first of a user.
 
     Results have at most *max_result_tokens*: by default a quarter of a window of tokens, and no limit in a window of
     messages, where a token counts as four characters. Earlier messages leave by the rules of *window* to make room for
@@ -119,6 +121,7 @@ def to_send(
     if day_of is not None:  # the message that becomes the first one, once others have left, may need a line as well
         overhead += _tokens(day_line(LONGEST), window)
     arranged = Arranged(SentWindow(window, extra, overhead), memory, begun, summary_key, pending)
+    arranged.put_speakers()
     arranged.put_context(context)
     if day_of is not None:
         arranged.put_days(day_of)
@@ -229,6 +232,12 @@ class Arranged:
         else:
             first = bisect_left(parts, begun, key=attrgetter("key"))
         self.earlier, self.own = parts[:first], parts[first:]
+
+    def put_speakers(self) -> None:
+        """Put a line in front of what a person wrote instead of the model."""
+        for part in (*self.earlier, *self.own):
+            if (spoken := with_speaker(part.message)) is not part.message:
+                part.message, part.cost = spoken, self.window.cost(spoken)
 
     def put_context(self, context: str | None) -> None:
         """Put *context* in front of the question's contents; without a question, in a message of its own."""

@@ -62,6 +62,8 @@ class ToolApproval(models.Model):
     # The user's key as text: user models may have keys of any type, and be in another database.
     decided_by = WhoField(blank=True, default="")
     reason = EncryptedTextField(blank=True, default="")
+    # Who looks at it, so that no two do; others may decide on it all the same.
+    person = WhoField(blank=True, default="")
     state = models.CharField(max_length=7, choices=State.choices, default=State.WAITING)
     # That of the conversation since the call runs: whatever takes the conversation knows then that its process is dead.
     fence = models.PositiveBigIntegerField(default=0, editable=False)
@@ -108,6 +110,16 @@ class ToolApproval(models.Model):
         """Whether it was not decided in time, or approved and not run in time."""
         is_left = self.state == self.State.WAITING and self.approved is not False
         return is_left and timezone.now() >= self.expires_at
+
+
+class Queue(ToolApproval):
+    """What waits for people, as the admin has a page of it: approvals, and conversations that wait for a person."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("queue")
+        verbose_name_plural = _("queue")
+        default_permissions = ()
 
 
 def forget_approvals(using: str, conversations: Mapping[int, str], *, erased: bool) -> None:

@@ -35,6 +35,7 @@ from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.http.files import FileAddresses, stored_file
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
+from chatmemory_django.chat.people.watching import Watching
 from chatmemory_django.chat.runs.taking import Given, GivenOutput
 from chatmemory_django.chat.wishes import NONE, Wishes, wished
 from chatmemory_django.chat.work import Order
@@ -88,6 +89,17 @@ class Admission(NamedTuple):
             self.greeting,
             is_guarded=self.is_guarded,
         )
+
+    def left(self, request: HttpRequest) -> bool:
+        """Store the question for the person who answers in the conversation; return whether one does."""
+        question = self.question
+        if question.message is None:
+            conversation = self.conversation()
+            return conversation is not None and conversation.state != Conversation.State.ASSISTANT
+        named = {"client_message_id": question.client_message_id, "after": question.after}
+        options: Any = {"owner": self.owner, "request": request, **named}
+        shown, is_guarded = question.shown, self.is_guarded
+        return self.assistant.leave(self.memory_id, question.message, options, shown=shown, is_guarded=is_guarded)
 
     def conversation(self) -> Conversation | None:
         """Return the conversation as it is now, if there is one by now."""
@@ -342,6 +354,22 @@ def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[Access
     if wait := seconds_to_wait(f"chat_{kind}_{user.pk}", rate):
         raise NotAllowedError.too_often(wait)
     return policy, user
+
+
+def watchable(request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str) -> Watching | None:
+    """
+    Return what looks at the conversation *chat_id* while a person answers there; None if none does, or not for *user*.
+
+    That is for its owner, and for those who may answer there; what they may read of it is up to the access policy.
+    """
+    policy, conversation = access_policy(), own_conversation(user, memory_id)
+    if conversation is None:  # staff know no other id than the memory id
+        allowed = policy.conversations(request, "answer").filter(unexpired(timezone.now()))
+        conversation = allowed.filter(memory_id=chat_id).first()
+    if conversation is None or conversation.state == Conversation.State.ASSISTANT:
+        return None
+    types = policy.readable_types(request, own=policy.is_own(request, conversation))
+    return Watching(str(conversation._state.db), conversation.pk, types, request.GET.get("after"))
 
 
 def own_conversation(user: AbstractBaseUser, memory_id: str) -> Conversation | None:

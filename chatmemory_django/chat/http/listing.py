@@ -18,6 +18,7 @@ from chatmemory_django.chat.http.files import FileAddresses, with_addresses
 from chatmemory_django.chat.ui_messages import to_ui_messages, ui_id
 from chatmemory_django.chat.ui_messages.writing import OUTCOME_UNKNOWN
 from chatmemory_django.codec import message_to_json
+from chatmemory_django.core.shown import author_of
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 
@@ -107,10 +108,13 @@ def newest_messages(
 
 def newest_ids(conversation: Conversation) -> list[str]:
     """Return the ids of the newest messages on the path, oldest first, as pages know them."""
-    rows = conversation.history().only("sequence", "type", "client_message_id").order_by("-sequence")
+    rows = conversation.history().defer("verbatim").order_by("-sequence")
     ids: list[str] = []
     is_answer = False
     for row in reversed(rows[: chat_settings().MAX_MESSAGES]):
+        if row.type == MessageType.AI and row.payload and author_of(row.chat_message) is not None:
+            ids.append(ui_id(row))
+            continue
         begins = row.type == MessageType.USER or (row.type == MessageType.AI and not is_answer)
         ids += [ui_id(row)] if begins else []
         is_answer = row.type != MessageType.USER and (is_answer or begins)

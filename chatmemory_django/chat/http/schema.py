@@ -27,6 +27,7 @@ from rest_framework.views import APIView
 
 from chatmemory_django.chat.http.refusals import CODES
 from chatmemory_django.core.problems import MEDIA_TYPE, problem
+from chatmemory_django.operations.rating import MAX_REASON, RATINGS
 from chatmemory_django.rest.admission import IsAllowed
 from chatmemory_django.rest.root import chat_path
 from chatmemory_django.rest.schema import summary_of
@@ -165,6 +166,13 @@ class _Chat(_View):
         responses={
             EVENTS: OpenApiResponse(OpenApiTypes.STR, "The answer in the AI SDK's UI message stream."),
             (200, "application/json"): inline_serializer("Answer", {"message": UiMessageSerializer()}),
+            (202, "application/json"): inline_serializer(
+                "LeftForPerson",
+                {
+                    "message": serializers.JSONField(allow_null=True, help_text="Null: a person answers later."),
+                    "handover": serializers.JSONField(help_text="Who answers: `state`, and perhaps `since`, `name`."),
+                },
+            ),
         },
         examples=[
             OpenApiExample("A question", ASKED, request_only=True),
@@ -211,6 +219,31 @@ class _Stop(_View):
         """Stop the answer in progress. What was generated of it is stored as the answer."""
 
 
+class _Rating(_View):
+    refusals = ("404",)
+
+    @extend_schema(
+        "chat_rating_create",
+        parameters=[_CHAT_ID],
+        request=inline_serializer(
+            "Rating",
+            {
+                "messageId": serializers.CharField(help_text="The id of the answer."),
+                "rating": serializers.IntegerField(
+                    min_value=RATINGS[0], max_value=RATINGS[-1], allow_null=True, help_text="Null takes it back."
+                ),
+                "reason": serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON),
+            },
+        ),
+        responses={204: None},
+        examples=[
+            OpenApiExample("A rating", {"messageId": "a1", "rating": 1, "reason": "There are four."}, request_only=True)
+        ],
+    )
+    def post(self, request: Request, chat_id: str) -> None:
+        """Store what the user thinks of an answer, and why."""
+
+
 class _Messages(_View):
     @extend_schema("chat_messages_list", parameters=[_CHAT_ID], responses=UiMessageSerializer(many=True))
     def get(self, request: Request, chat_id: str) -> None:
@@ -241,6 +274,7 @@ _DESCRIBED: tuple[tuple[str, str, type[_View]], ...] = (
     ("/{chat_id}/messages", "GET", _Messages),
     ("/{chat_id}/stream", "GET", _Stream),
     ("/{chat_id}/stop", "POST", _Stop),
+    ("/{chat_id}/rating", "POST", _Rating),
     ("/{chat_id}/files/{sequence}/{index}", "GET", _File),
 )
 

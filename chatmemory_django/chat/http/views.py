@@ -45,17 +45,21 @@ from chatmemory_django.chat.http.asking import (
     is_next,
     nothing_waits,
     own_conversation,
+    watchable,
 )
 from chatmemory_django.chat.http.files import FileAddresses, question_at
 from chatmemory_django.chat.http.listing import ListedMessages, newest_ids, newest_messages
+from chatmemory_django.chat.http.rating import rated
 from chatmemory_django.chat.http.refusals import asks_for_json, refusal
 from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.orders import carried_on
+from chatmemory_django.chat.people.answering import state_of
+from chatmemory_django.chat.people.watching import Watching, stored, watched
 from chatmemory_django.chat.runs.answer import PING, Answer, InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
-from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
+from chatmemory_django.chat.runs.leases import BusyError, HandedOverError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
 from chatmemory_django.chat.runs.streams import Maker, StreamsUnavailableError
 from chatmemory_django.chat.threads import all_afterwards, close_with, has_threads
@@ -66,6 +70,7 @@ from chatmemory_django.db.threads import context_of, in_background, in_thread, l
 from chatmemory_django.models.message_codec import StorageError, file_in
 from chatmemory_django.private import private
 from chatmemory_django.security import report_refusal
+from chatmemory_django.stores.base import ConversationErasedError
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -153,6 +158,9 @@ class Protocol(NamedTuple):
     """Those of a stream."""
 
 
+HANDOVER = "X-Chatmemory-Handover"
+"""The header of a stream that is no answer: what is written while a person answers."""
+
 AI_SDK = Protocol(bytes, lambda pieces: pieces, HEADERS)
 
 
@@ -162,6 +170,8 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
     wants_json = protocol is AI_SDK and _wants_json(request)
     seat = None if wants_json else seat_of(request)
     begun = await begin(request, asked, returns_message=wants_json)
+    if begun is None:
+        return await _stored(request, asked, protocol, seat)
     error, work = begun.refusal, begun.work
     if isinstance(error, UnknownQuestionError) and asks_for_json(request):
         return refusal(request, refused(error), **await in_thread(_reloadable, asked, error))
@@ -208,9 +218,11 @@ class BegunAnswer(NamedTuple):
         return whole
 
 
-async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool = False) -> BegunAnswer:
+async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool = False) -> BegunAnswer | None:
     """
     Begin to answer what is *asked*, and return that; its work keeps the message if it *returns_message*.
+
+    Return None if a person answers in the conversation. Then the question is stored, unless it is a regeneration.
 
     Raises:
         NotAllowedError: Another answer is in progress, or too many are, or the conversation is another assistant's.
@@ -219,28 +231,70 @@ async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool
     owner_key = "" if asked.owner is None else str(asked.owner.pk)
     maker = Maker(asked.memory_id, owner_key, uuid4().hex, current.get())
     again = asked.question.after if asked.question.message is None else None
-    work = ChatWork(asked.order, asked.name, maker.answer_id, request, question=again, returns_message=returns_message)
+    goes_on = asked.resume is not None
+    work = ChatWork(
+        asked.order,
+        asked.name,
+        maker.answer_id,
+        request,
+        question=again,
+        goes_on=goes_on,
+        returns_message=returns_message,
+    )
     try:
-        settings = chat_settings()
-        answer = await answers().begin(
-            maker,
-            work,
-            wait=settings.WAIT_SECONDS,
-            left=settings.LEFT,
-            may_stop=partial(is_next, asked),
-            given=asked.given,
-            hands_over=settings.has_workers,
-        )
+        answer = await _begun(maker, work, asked, request)
     except BusyError as exc:
         raise NotAllowedError(409, str(exc), **{"Retry-After": "1"}) from None
     except OtherAssistantError:
         raise named.another() from None
     except TooManyError as exc:
         raise _too_many(exc) from None
+    except GuardRefusedError as exc:  # of a question for a person
+        raise refused(exc) from None
+    if answer is None:
+        return None
     begun = BegunAnswer(maker, work, answer)
     if begun.refusal is not None:
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
     return begun
+
+
+async def _begun(maker: Maker, work: ChatWork, asked: Admission, request: HttpRequest) -> Answer | None:
+    """Begin the answer to what is *asked*; None if a person answers in the conversation, and the question is stored."""
+    settings = chat_settings()
+    while True:
+        try:
+            return await answers().begin(
+                maker,
+                work,
+                wait=settings.WAIT_SECONDS,
+                left=settings.LEFT,
+                may_stop=partial(is_next, asked),
+                given=asked.given,
+                hands_over=settings.has_workers,
+            )
+        except HandedOverError:
+            if await in_thread(asked.left, request):
+                return None
+
+
+async def _stored(
+    request: HttpRequest, asked: Admission, protocol: Protocol, seat: Seat | None
+) -> HttpResponse | StreamingHttpResponse:
+    """Respond to a question that is stored for a person, as a stream in this *seat*, or refuse to regenerate then."""
+    conversation = await in_thread(asked.conversation)
+    if asked.question.message is None:
+        raise NotAllowedError(409, explained(HandedOverError(asked.memory_id))[1])
+    if conversation is None:
+        raise NotAllowedError(409, explained(ConversationErasedError())[1])
+    if seat is None:
+        state = await in_thread(state_of, conversation)
+        return JsonResponse({"message": None, "handover": state}, status=HTTPStatus.ACCEPTED)
+    return await _stream(request, _one(await in_thread(stored, conversation)), seat, protocol)
+
+
+async def _one(piece: str) -> AsyncGenerator[str, None]:
+    yield piece
 
 
 @answering("GET")
@@ -249,12 +303,19 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     """
     Stream the answer in progress from its beginning; respond with 204 if there is none.
 
-    If nobody works on it, because its server has ended, this process does, unless that is for workers to do.
+    If nobody works on it, because its server has ended, this process does, unless that is for workers to do. While a
+    person answers, stream who it is and what is new, behind the message ``?after=``, until the assistant does again:
+    to the owner, and to staff who may answer there.
     """
     pieces = await following(request, chat_id)
+    if pieces is not None:
+        return await streamed(request, pieces)
+    pieces = await _watching(request, chat_id)
     if pieces is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
-    return await streamed(request, pieces)
+    response = await streamed(request, pieces)
+    response.headers[HANDOVER] = "person"
+    return response
 
 
 @answering("POST")
@@ -265,6 +326,14 @@ async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     if maker is not None:
         await answers().stop(maker, partial(carried_on, maker, request))
     return JsonResponse({"stopped": maker is not None})
+
+
+@answering("POST")
+@private
+async def rating(request: HttpRequest, chat_id: str) -> HttpResponse:
+    """Store what the user thinks of an answer, and why."""
+    await in_thread_in_turn(rated, request, chat_id)
+    return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 @answering("GET")
@@ -303,6 +372,17 @@ async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, N
         return None
     work = None if chat_settings().has_workers else partial(carried_on, maker, request)
     return _with_end(answers().listen(maker, work))
+
+
+async def _watching(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:
+    if not isinstance(request, ASGIRequest):  # under WSGI, the stream would be sent at its end
+        return None
+
+    def found() -> Watching | None:
+        return watchable(request, chat_id, *entered(request, chat_id))
+
+    watching = await in_thread(found)
+    return None if watching is None else watched(watching.look)
 
 
 async def streamed(

@@ -54,6 +54,7 @@ class Migration(migrations.Migration):
                 ("decided_at", models.DateTimeField(null=True)),
                 ("decided_by", models.CharField(blank=True, default="", max_length=255)),
                 ("reason", models.TextField(blank=True, db_default="", default="")),
+                ("person", models.CharField(blank=True, default="", max_length=255)),
                 (
                     "state",
                     models.CharField(
@@ -273,5 +274,18 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="Queue",
+            fields=[],
+            options={
+                "verbose_name": "queue",
+                "verbose_name_plural": "queue",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("chatmemory_chat.toolapproval",),
         ),
     ]

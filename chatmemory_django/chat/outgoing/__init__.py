@@ -29,6 +29,7 @@ from chatmemory_django.chat.outgoing.rules import (
     Words,
     rules_of,
 )
+from chatmemory_django.chat.outgoing.speaking import with_speaker
 
 __all__ = [
     "ANTHROPIC",
@@ -56,4 +57,5 @@ __all__ = [
     "reasoning_of",
     "rules_of",
     "with_changes",
+    "with_speaker",
 ]

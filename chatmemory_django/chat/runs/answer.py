@@ -79,6 +79,9 @@ class Work(Protocol):
     question: int | None
     """The message that it answers once more, if it does."""
 
+    goes_on: bool
+    """Whether it goes on with an answer that has waited, and begins none."""
+
     def begin(self, answer: Answer) -> None:
         """
         Store the question of *answer*, whose run is ``taken``. If this fails, the answer has a ``failure``.

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -419,7 +420,8 @@ def _take(maker: Maker, work: Work, kept: Kept) -> Taken | float:
     Conversations without an owner are nobody's: they do not count together.
     """
     using, most, owner = maker.using, chat_settings().MAX_ANSWERS, maker.owner_key or None
-    taken = leases.take(using, maker.memory_id, owner, maker.run, work.assistant, question=work.question, kept=kept)
+    named = partial(leases.take, using, maker.memory_id, owner, maker.run, work.assistant)
+    taken = named(question=work.question, kept=kept, goes_on=work.goes_on)
     if not isinstance(taken, Taken):
         return taken
     try:

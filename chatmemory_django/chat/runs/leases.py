@@ -23,7 +23,15 @@ from django.db.models import F, Q
 
 from chatmemory_django.chat.runs.renewals import note_listener, renewal
 from chatmemory_django.chat.runs.tables import DEAD_AFTER, Run, RunQuerySet, before
-from chatmemory_django.chat.runs.taking import NOTHING, Kept, OtherAssistantError, Taken, Taking, taken_over
+from chatmemory_django.chat.runs.taking import (
+    NOTHING,
+    HandedOverError,
+    Kept,
+    OtherAssistantError,
+    Taken,
+    Taking,
+    taken_over,
+)
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.contexts import ThreadContext, current
 from chatmemory_django.db.moments import DatabaseNow
@@ -36,6 +44,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 __all__ = [
     "DEAD_AFTER",
     "BusyError",
+    "HandedOverError",
     "Lease",
     "OtherAssistantError",
     "Progress",
@@ -75,6 +84,8 @@ def take(
     context: ThreadContext | None = None,
     kept: Kept = NOTHING,
     question: int | None = None,
+    *,
+    goes_on: bool = False,
 ) -> Taken | float:
     """
     Take the conversation *memory_id* in the database *using* for a new *run*, which is renewed until it is ended.
@@ -83,17 +94,19 @@ def take(
     or None for any. If there is no such conversation, it is created, for both. If another run is in progress, this
     returns the seconds since its process last renewed it; a run whose process is dead is ``interrupted``, and gives
     way. It is renewed in *context*, by default the current one. *question* is the message that is to have another
-    answer, if there is one; the run has what is *kept* of its request.
+    answer, if there is one; the run has what is *kept* of its request. If it *goes_on* with an answer that has waited,
+    it does so also while a person answers in the conversation.
 
     In a transaction of the caller, where nobody else can see the run, it is not renewed.
 
     Raises:
         PermissionDenied: The conversation belongs to another user.
         OtherAssistantError: It belongs to another assistant.
+        HandedOverError: A person answers in the conversation, or is waited for.
 
     """
     context = context or current.get()
-    taking = Taking(using, memory_key(memory_id), owner, run, assistant, context, kept, question)
+    taking = Taking(using, memory_key(memory_id), owner, run, assistant, context, kept, question, goes_on=goes_on)
     taken = tried_again(using, taking.take)
     if isinstance(taken, Taken) and not _is_in_transaction(using):
         keep(taken, context)
@@ -157,18 +170,22 @@ class Lease:
         self._request = request
         self._is_own = False
 
-    def take(self, memory: ChatMemory) -> int | None:
+    def take(self, memory: ChatMemory, *, goes_on: bool = False) -> int | None:
         """
         Return the fence of the conversation of *memory*, which is taken now unless it is already; None without any.
 
+        *goes_on* is that of the run.
+
         Raises:
             BusyError: Another answer is in progress there.
+            HandedOverError: A person answers there, or is waited for.
 
         """
         if self.taken is None and isinstance(store := memory.store, DjangoChatMemoryStore):
             using = store.using or router.db_for_write(Conversation)
             owner, context = None if store.owner is None else store.owner.pk, current.get()
-            taken = take(using, memory.id, owner, uuid4(), context=context or ThreadContext.of(self._request))
+            context = context or ThreadContext.of(self._request)
+            taken = take(using, memory.id, owner, uuid4(), context=context, goes_on=goes_on)
             if not isinstance(taken, Taken):
                 raise BusyError
             self.taken, self._is_own = taken, True
@@ -300,6 +317,12 @@ def streamed(using: str, memory_ids: Collection[str], *, have_ended: bool) -> li
 def stop(using: str, run: UUID) -> None:
     """Ask the process that generates an answer to stop it."""
     Run.objects.using(using).filter(pk=run, active__isnull=False).update(is_stopping=True)
+
+
+def stop_in(conversation: Conversation) -> None:
+    """Ask the process that generates an answer in *conversation*, if there is one, to stop it."""
+    runs = Run.objects.using(conversation._state.db)
+    runs.filter(active=conversation.pk).update(is_stopping=True)
 
 
 def withdraw(using: str, run: UUID) -> bool:

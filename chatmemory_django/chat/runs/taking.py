@@ -102,6 +102,13 @@ class Taken(NamedTuple):
     """Whether the conversation was created for it: it is deleted if the run ends before anything was written."""
 
 
+class HandedOverError(RuntimeError):
+    """A person answers in the conversation, or is waited for: a question there begins no answer of an assistant."""
+
+    def __init__(self, memory_id: object) -> None:
+        super().__init__(f"A person answers in the conversation {memory_id!r}, or is waited for, and no assistant.")
+
+
 class OtherAssistantError(RuntimeError):
     """The conversation belongs to another assistant than the one that was to answer in it."""
 
@@ -110,8 +117,9 @@ class Taking:
     """
     The attempts to take the conversation *key* of *owner*, None for any, for *run* in the database *using*.
 
-    If *assistant* is a name, the conversation has to belong to the assistant with it; a new one does then. The run is
-    done in *context*, and has what is *kept* of its request.
+    If *assistant* is a name, the conversation has to belong to the assistant with it; a new one does then. Unless the
+    run *goes_on* with an answer that has waited, the assistant has to be who answers there. It is done in *context*,
+    and has what is *kept* of its request.
     """
 
     def __init__(
@@ -124,7 +132,10 @@ class Taking:
         context: ThreadContext | None,
         kept: Kept,
         question: int | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
+        self._goes_on = goes_on
         self._key = key
         self._owner = owner
         self._run = run
@@ -141,17 +152,19 @@ class Taking:
         taken = self._taken()
         if taken is not None:
             return taken
-        found = next(iter(self._conversations.values_list("pk", "owner", "assistant")), None)
+        found = next(iter(self._conversations.values_list("pk", "owner", "assistant", "state")), None)
         if found is None:
             create_once(self._connection.alias, self._key, self._owner, self._assistant or "")
             taken = self._taken()
             return 0.0 if taken is None else taken._replace(is_new=True)
-        conversation, owner, assistant = found
+        conversation, owner, assistant, state = found
         to_key = Conversation._meta.get_field("owner").to_key
         if self._owner is not None and to_key(owner) != to_key(self._owner):
             raise PermissionDenied(f"The conversation {self._key!r} belongs to another user.")
         if self._assistant not in {None, assistant}:
             raise OtherAssistantError(f"The conversation {self._key!r} belongs to another assistant.")
+        if not (self._goes_on or state == Conversation.State.ASSISTANT):
+            raise HandedOverError(self._key)
         return self._taken_from_the_dead(conversation)
 
     def _taken_from_the_dead(self, conversation: int) -> Taken | float:
@@ -190,6 +203,7 @@ class Taking:
 
     def _own(self) -> ConversationQuerySet:
         own = self._conversations if self._owner is None else self._conversations.filter(owner=self._owner)
+        own = own if self._goes_on else own.filter(state=Conversation.State.ASSISTANT)
         return own if self._assistant is None else own.filter(assistant=self._assistant)
 
     def _inserted(self, *, raises: bool) -> Taken | None:
@@ -221,6 +235,8 @@ class Taking:
             named["owner_id"] = Conversation._meta.get_field("owner").get_db_prep_save(self._owner, self._connection)
         if self._assistant is not None:
             named["assistant"] = self._assistant
+        if not self._goes_on:
+            named["state"] = Conversation.State.ASSISTANT.value
         return " AND ".join(f"{column} = %s" for column in named), list(named.values())
 
 

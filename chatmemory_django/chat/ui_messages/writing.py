@@ -12,6 +12,7 @@ import msgspec
 from chatmemory_django.chat.ui_messages.files import text_part, to_part
 from chatmemory_django.chat.ui_messages.reading import CREATED_AT, UI
 from chatmemory_django.core.limits import unedited
+from chatmemory_django.core.shown import AUTHOR, author_of
 from chatmemory_django.core.tool_calls import REJECTED, SHORTENED, tool_answers
 from chatmemory_django.messages import (
     AiMessage,
@@ -107,16 +108,16 @@ def to_ui_messages(
     Return *rows*, oldest first, as ``UIMessage``s, with the *approvals* of calls by sequence and position.
 
     All messages between two user messages are one answer, with a step for each message of the model and a part for each
-    of its calls, with its result, even if that came after further questions. System messages, custom messages, results
-    without a call and contents that cannot be shown are left
-    out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
+    of its calls, with its result, even if that came after further questions; what a person wrote instead of the model
+    is a message of its own. System messages, custom messages, results without a call and contents that cannot be shown
+    are left out. *rows* must not begin within an answer, because the id of an answer is that of its first row.
 
     A call without a result that waits for nothing has failed with the text *unknown*.
 
     ``metadata`` has ``createdAt``; for a question that the model's server did not accept, ``rejected`` with the reason;
-    and for an answer, ``model``, ``finishReason``, ``usage``, ``latencyMs`` (milliseconds), ``partial`` and
-    ``shortened``, if they are known; see ``answer_metadata``. ``waitsForOthers`` has the ids of the calls that wait for
-    somebody else.
+    for what a person wrote, the name of the ``author``; and for an answer, ``model``, ``finishReason``, ``usage``,
+    ``latencyMs`` (milliseconds), ``partial`` and ``shortened``, if they are known; see ``answer_metadata``.
+    ``waitsForOthers`` has the ids of the calls that wait for somebody else.
     """
     messages: list[dict[str, Any]] = []
     answer: list[_Answer] = []
@@ -262,6 +263,12 @@ def _answered(
     """Return a list with *answer* as one message; empty if there is no answer. *unknown* is the text of open calls."""
     if not answer:
         return []
+    persons = [each for each in answer if author_of(each.message) is not None]
+    if persons:
+        models = [each for each in answer if each not in persons]
+        shown = [_of_person(each) for each in persons] + _answered(models, approvals, unknown)
+        places = {ui_id(each.row): place for place, each in reversed([*enumerate(answer)])}
+        return sorted(shown, key=lambda message: places[message["id"]])
     messages = [each.message for each in answer]
     results = {call: messages[result] for call, result in tool_answers(messages).items()}
     parts: list[dict[str, Any]] = []
@@ -277,6 +284,12 @@ def _answered(
     left = [part["toolCallId"] for part in waiting if part["approval"]["id"] in others]
     metadata = answer_metadata(stored) | ({WAITS_FOR_OTHERS: left} if left else {})
     return [_ui_message(answer[0].row, "assistant", parts, metadata)]
+
+
+def _of_person(answer: _Answer) -> dict[str, Any]:
+    """Return what a person wrote instead of the model, as a message of its own."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": answer_text(answer.message), "state": "done"}]  # type: ignore[arg-type]  # an AiMessage
+    return _ui_message(answer.row, "assistant", parts, {AUTHOR: author_of(answer.message) or ""})
 
 
 def _step_parts(

@@ -65,7 +65,7 @@ class RunEvents:
         message = {"messageId": f"{self._answer}{PART}{chunk.get('id', '')}"}
         match kind:
             case "start":
-                self._answer = chunk["messageId"]
+                self._answer = chunk.get("messageId", "")
                 return [] if self._has_started else [self.started()]
             case "start-step":
                 self._holder, self._calls = "", {}
@@ -85,8 +85,8 @@ class RunEvents:
                 return [{"type": "REASONING_MESSAGE_CONTENT", **message, "delta": delta}]
             case "reasoning-end":
                 return [{"type": "REASONING_MESSAGE_END", **message}, {"type": "REASONING_END", **message}]
-            case "data-restarted":
-                return [{"type": "CUSTOM", "name": "restarted", "value": chunk["data"]}]
+            case "data-restarted" | "data-handover" | "data-message":
+                return [{"type": "CUSTOM", "name": kind.removeprefix("data-"), "value": chunk["data"]}]
             case "finish":
                 return [self._finished(chunk.get("messageMetadata") or {})]
             case "abort":

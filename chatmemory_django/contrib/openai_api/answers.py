@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 
 from chatmemory_django.access import AccessPolicy, NotAllowedError
 from chatmemory_django.chat import named
+from chatmemory_django.chat.answers.explained import explained
 from chatmemory_django.chat.answers.stored import StoredAnswer
 from chatmemory_django.chat.answers.ui_stream import EVENT_STREAM, error_in
 from chatmemory_django.chat.approvals.waiting import pending_calls
@@ -21,6 +22,7 @@ from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.http.asking import Admission, admission_of, admitted, body_of, nothing_waits
 from chatmemory_django.chat.http.views import AI_SDK, View, answering, begin, seat_of, streamed
 from chatmemory_django.chat.runs.answers import Seat
+from chatmemory_django.chat.runs.leases import HandedOverError
 from chatmemory_django.chat.runs.overload import in_thread_in_turn
 from chatmemory_django.contrib.openai_api.assistants import ModelsView, ModelView, name_of
 from chatmemory_django.contrib.openai_api.completions import CompletionEvents, CompletionRequest
@@ -111,6 +113,8 @@ async def answered(
         whole = "" if seat else "".join([piece async for piece in pieces])
     else:
         begun = await begin(request, asked)
+        if begun is None:
+            raise NotAllowedError(409, explained(HandedOverError(asked.memory_id))[1])
         begun.check()
         events = events_of(begun.maker.answer_id)
         if at_once is not None and (isinstance(request, ASGIRequest) or begun.answer.is_handed_over):

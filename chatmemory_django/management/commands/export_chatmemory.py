@@ -37,14 +37,20 @@ class Command(ConversationsCommand):
 
         parser.add_argument(
             "--format",
-            choices=("jsonl", *FORMS),
+            choices=("jsonl", *FORMS, "ratings"),
             default="jsonl",
             dest="form",
-            help="The form of the file. Defaults to jsonl, the only one that import_chatmemory reads.",
+            help="The form of the file. Defaults to jsonl, the only one that import_chatmemory reads; ratings are "
+            "rated answers, with question and context, as JSON lines for evaluations.",
         )
 
     def handle(
-        self, *, output: Path | None, form: Literal["jsonl", "text", "html"], verbosity: int, **selection: Any
+        self,
+        *,
+        output: Path | None,
+        form: Literal["jsonl", "text", "html", "ratings"],
+        verbosity: int,
+        **selection: Any,
     ) -> None:
         """Write the lines."""
         conversations = self.conversations(**selection)

@@ -26,7 +26,7 @@ from chatmemory_django.operations.one_by_one import Refused, at_one_moment, goin
 
 _encode = msgspec.json.Encoder().encode
 _LINE = tuple(each for each in MessageLine.__struct_fields__ if each != "message")
-_HEAD = tuple(each for each in Head.__struct_fields__ if each != "messages")
+_HEAD = tuple(each for each in Head.__struct_fields__ if each not in {"messages", "waits_for_person"})
 
 _Row = namedtuple("_Row", ("type", "text", "payload", *_LINE))  # type: ignore[misc]  # its fields are those of a line
 """The columns of a message."""
@@ -154,7 +154,9 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
 
 def _head(conversation: Conversation, columns: Mapping[str, Any], messages: int) -> Head:
     kept = {name: _in_utc(getattr(conversation, name)) for name in _HEAD}
-    return Head(**{**kept, **columns}, messages=messages)
+    # Not who has it: that would be somebody else where it is imported.
+    waits = conversation.state != Conversation.State.ASSISTANT
+    return Head(**{**kept, **columns}, messages=messages, waits_for_person=waits)
 
 
 def _message_line(row: Any) -> MessageLine:

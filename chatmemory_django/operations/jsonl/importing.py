@@ -178,6 +178,9 @@ class _Import:
             "updated_at": _checked_moment(self.number, head.updated_at),
             "expires_at": None if head.expires_at is None else _checked_moment(self.number, head.expires_at),
         }
+        if head.waits_for_person:
+            waits = {"state": Conversation.State.WAITING, "state_since": self.columns["updated_at"]}
+            self.columns.update(waits)
         self.following: NumberedRecord | None = None
         """The record after the conversation, once its rows are read."""
         self._records = records

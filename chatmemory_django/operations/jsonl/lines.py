@@ -49,6 +49,7 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     kept_out_through: _Number = 0
     expires_at: _Moment | None = None
     assistant: Annotated[str, msgspec.Meta(pattern=rf"\A({ASSISTANT_NAME})?\Z")] = ""
+    waits_for_person: bool = False
 
 
 class MessageLine(

@@ -131,7 +131,9 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         present = window if snapshot is None else snapshot.present(window)
         completed = self._completed(key, rows, messages)
         eviction = present.trimmed(completed, costs, summary=summary_index(rows), keys=keys, pins=pins_of(rows))
-        return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
+        if snapshot is None:
+            return Reading(eviction, conversation, 0)
+        return Reading(eviction, conversation, snapshot.state.fence, snapshot.state.is_handed_over)
 
     def _read_filled(
         self, key: str, window: Window, *, is_only_read: bool = False
@@ -273,12 +275,13 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         def see(snapshot: Snapshot) -> Reading:
             if window.outgrows(snapshot.state):
                 snapshot = refill(snapshot, window, {}).snapshot
+            about = snapshot.state.id, snapshot.state.fence, snapshot.state.is_handed_over
             known = snapshot.message(after)
             if not known.is_head:
-                return Reading(relocate(snapshot, known, window, {}).eviction, snapshot.state.id, snapshot.state.fence)
+                return Reading(relocate(snapshot, known, window, {}).eviction, *about)
             eviction, _ = read_eviction(snapshot, window, {})
             eviction.trim()
-            return Reading(eviction, snapshot.state.id, snapshot.state.fence)
+            return Reading(eviction, *about)
 
         def read() -> Reading | None:
             reading = self._write(key, create=False).look(see)

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast
 from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import MessageQuerySet
+from chatmemory_django.models import Conversation, MessageQuerySet
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.messages import texts_as_stored
 from chatmemory_django.models.windows import Bounds, memory_parts
@@ -39,6 +39,7 @@ class State(NamedTuple):
     updated_at: Any
     """In ISO 8601, or as the database returns it, see ``Snapshot.present``; None if it was written just now."""
     fence: int
+    state: str
     next_sequence: int
     total_messages: int
     window_start: int
@@ -54,6 +55,11 @@ class State(NamedTuple):
     evicted_by: str
     kept_out_through: int
     pinned_count: int
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether a person answers, or is waited for."""
+        return self.state != Conversation.State.ASSISTANT.value
 
 
 class Row(NamedTuple):

@@ -159,7 +159,7 @@ def test_every_address_of_the_chat_is_explained():
         if isinstance(each, URLPattern)
     }
 
-    assert ends == {"", "/stream", "/stop", "/messages"}
+    assert ends == {"", "/stream", "/stop", "/rating", "/messages"}
     assert [end for end in sorted(ends) if f"{{id}}{end}" not in EXPLAINED and end] == [], "The chat has these, too."
 
 

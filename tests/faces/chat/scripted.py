@@ -102,6 +102,7 @@ class Saying:
 
     assistant = ""
     question = None
+    goes_on = False
 
     def __init__(self, last: str, make: Callable[[Answered], Awaitable[None]] | None = None) -> None:
         self._last = last

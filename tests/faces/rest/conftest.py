@@ -27,8 +27,8 @@ SEE, CHANGE, DELETE = "view_conversation", "change_conversation", "delete_conver
 CLEAR, FORK = "clear_conversation", "add_conversation"
 READ, EXPORT = "view_message_text", "export_conversation"
 WRITE, SET, BRING = "add_message", "set_conversation", "import_conversation"
-REMOVE, APPROVE = "delete_message", "approve_conversation"
-EVERYTHING = (SEE, CHANGE, CLEAR, FORK, DELETE, READ, EXPORT, WRITE, SET, BRING, REMOVE, APPROVE)
+REMOVE, APPROVE, REPLY = "delete_message", "approve_conversation", "answer_conversation"
+EVERYTHING = (SEE, CHANGE, CLEAR, FORK, DELETE, READ, EXPORT, WRITE, SET, BRING, REMOVE, APPROVE, REPLY)
 
 PEOPLE: dict[str, tuple[str, ...]] = {
     "owner": (),

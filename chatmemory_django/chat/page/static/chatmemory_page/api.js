@@ -99,9 +99,15 @@ export async function waitingForOthers(id, signal) {
 }
 
 /** Return the stream of the answer in progress; null if there is none. */
-export async function resume(id, signal) {
-    const response = await request(`${CHAT.root}${encodeURIComponent(id)}/stream`, {signal});
+export async function resume(id, signal, after = null) {
+    const behind = after === null ? "" : `?after=${encodeURIComponent(after)}`;
+    const response = await request(`${CHAT.root}${encodeURIComponent(id)}/stream${behind}`, {signal});
     return response.status === 204 ? null : response;
+}
+
+/** Return whether a response of *resume* is no answer, but what is written while a person answers. */
+export function isOfPerson(response) {
+    return response.headers.has("X-Chatmemory-Handover");
 }
 
 export async function stop(id) {

@@ -1,15 +1,18 @@
 // The open conversation: its messages, its requests to the chat, and the answers.
 
-import {about, conversationPath, post, Refused, rest, resume, stop, waitingForOthers, WHOLE} from "./api.js";
+import {about, conversationPath, isOfPerson, post, Refused, rest, resume, stop, waitingForOthers, WHOLE} from "./api.js";
 import {announce, text} from "./dom.js";
 import {dropUnsent, keepUnsent, unsentOf} from "./drafts.js";
 import {withContent} from "./files.js";
 import {follow} from "./following.js";
 import {idOf, textOf, toMessages, toUiMessage} from "./messages.js";
+import {chunks} from "./stream.js";
 import {tellTabs} from "./tabs.js";
 
 const PAGE = 50;
 const MOST = 200; // messages in a page of the REST API
+const PAUSE = 3_000; // milliseconds until a lost stream of what a person writes is opened again
+const ASK = "ask_a_person"; // the tool by which an answer hands the conversation over
 const UNFIT = [400, 413]; // the status of a refusal because of the message itself: it has to be changed
 
 export class Conversation {
@@ -24,6 +27,7 @@ export class Conversation {
     #fates = new Map();
     #unsent = null;
     #isSending = false;
+    #isWatched = false;
     #asks = 0; // what was asked while something loads is newer than that
     #leaving = new AbortController();
 
@@ -143,9 +147,9 @@ export class Conversation {
         await this.#ask(() => ({trigger: "submit-message", message: {id, role: "assistant", parts: [part]}}));
     }
 
-    /** Store what the user thinks of an answer: a rating of 5 or 1, or null. */
-    async rate(sequence, rating) {
-        const feedback = rating === null ? null : {rating};
+    /** Store what the user thinks of an answer: a rating of 5 or 1, or null, and why. */
+    async rate(sequence, rating, reason = "") {
+        const feedback = rating === null ? null : {rating, ...(reason ? {reason} : {})};
         await this.#change(`messages/${sequence}/`, {method: "PATCH", body: {metadata: {feedback}}}, text("rated"));
     }
 
@@ -181,7 +185,8 @@ export class Conversation {
         this.page.onStatus("");
         [this.#about, this.#rows, this.#older, this.#approvals, this.#fates] = [null, [], null, [], new Map()];
         this.#others = new Map();
-        this.#isSending = false;
+        this.#isSending = this.#isWatched = false;
+        this.page.onHandover(null);
     }
 
     async #change(path, options, words = "") {
@@ -245,8 +250,15 @@ export class Conversation {
     async #goOn(signal) {
         const asks = this.#asks;
         await this.page.memory?.load(this.#about, this.#rows, signal);
-        const response = this.#about || this.#unsent ? await resume(this.id, signal) : null;
+        const last = this.#rows.at(-1);
+        const seen = last ? last.client_message_id ?? `message-${last.sequence}` : null;
+        const response = this.#about || this.#unsent ? await resume(this.id, signal, seen) : null;
         if (!response) return undefined;
+        if (isOfPerson(response)) {
+            if (this.#isWatched) return response.body.cancel();
+            this.#watch(response, signal); // as long as a person answers
+            return undefined;
+        }
         // The question may have been stored since the history was loaded.
         if (this.#rows.at(-1)?.message?.type !== "USER") await this.#loadHistory(signal).catch(() => {});
         if (asks !== this.#asks) return response.body.cancel();
@@ -254,12 +266,37 @@ export class Conversation {
         return this.#follow(response, signal);
     }
 
+    /** Show who answers, and what is new, while a person does. */
+    async #watch(response, signal) {
+        this.#isWatched = true;
+        try {
+            for await (const {type, data} of chunks(response)) {
+                if (signal.aborted) return;
+                if (type === "data-handover") this.page.onHandover(data);
+                if (type === "data-message" && !this.isBusy) await this.#refresh(signal);
+                if (type === "data-message" && data.role === "assistant") announce(text("answered"));
+            }
+        } catch {
+            // The connection is lost; below, it is opened again.
+        } finally {
+            if (!signal.aborted) this.#isWatched = false;
+        }
+        await new Promise(resolve => { setTimeout(resolve, PAUSE); });
+        if (!signal.aborted) await this.#catchUp(signal).catch(() => this.#watchAgain(signal));
+    }
+
+    #watchAgain(signal) {
+        setTimeout(() => {
+            if (!signal.aborted && !this.#isWatched) this.#catchUp(signal).catch(() => this.#watchAgain(signal));
+        }, PAUSE);
+    }
+
     /** Show an answer until its end. *isOurs*: this tab has asked for it. */
     async #follow(response, signal, {isOurs = false} = {}) {
         if (signal.aborted) return;
         this.#setBusy(true);
         const {transcript, onProblem, onStatus} = this.page;
-        let [frame, isStored, answer] = [0, false, null];
+        let [frame, isStored, isHandedOver, answer] = [0, false, false, null];
         const show = () => {
             frame = 0;
             if (!signal.aborted) transcript.showLive(answer);
@@ -269,6 +306,10 @@ export class Conversation {
                 onLost: isLost => onStatus(isLost ? text("reconnecting") : ""),
                 onChange: (now, chunk) => {
                     answer = now;
+                    if (chunk?.type === "data-handover") {
+                        isHandedOver = true;
+                        this.page.onHandover(chunk.data);
+                    }
                     if (chunk?.type === "start") this.#hideStored(chunk);
                     if (chunk && chunk.type !== "start" && !isStored) {
                         isStored = true;
@@ -284,12 +325,14 @@ export class Conversation {
             if (isOurs && this.#unsent && whole && whole.state !== "failed") this.#drop();
             if (whole?.state === "failed") onProblem(new Refused(whole.error, null));
             else if (whole?.parts.some(part => part.state === "waiting")) announce(text("may_run"));
+            else if (whole?.state === "finished" && !whole.parts.length) announce(text("person_reads"));
             else announce(text(whole?.state === "stopped" ? "stopped" : "answered"));
             [this.#isSending, this.#streamed] = [false, null];
             if (whole && isOurs) tellTabs(this.id);
             // If that fails, the answer stays as it was streamed.
             await this.#refresh(signal).catch(error => { if (!signal.aborted) onProblem(error); });
             this.page.onChange();
+            if (isHandedOver || whole?.parts.some(part => part.name === ASK)) await this.#goOn(signal);
         } finally {
             cancelAnimationFrame(frame);
             this.#streamed = null;

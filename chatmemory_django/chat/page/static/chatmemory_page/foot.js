@@ -18,7 +18,8 @@ export function foot(message, isLast, does, onEdit) {
         if (message.metadata.rejected) made.append(rejected(message, isLast, does));
         else if (isLast) made.append(unanswered("unanswered", () => does.retry(message)));
     } else if (message.role === "assistant") {
-        made.append(iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""}));
+        const again = () => iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""});
+        if (message.author === null) made.append(again());
         if (message.written) made.append(rating(message, 5, does), rating(message, 1, does));
         const {partial, isCut, model, input, output, shortened} = message.metadata;
         const waits = message.parts.some(part => part.state === "waiting");

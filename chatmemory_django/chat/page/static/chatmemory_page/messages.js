@@ -19,7 +19,9 @@ export function toMessages(rows, approvals = [], others = new Map()) {
             if (row.place) first.push({sequence: row.sequence, ...row.place});
             continue;
         }
-        const message = role === "assistant" && last?.role === role ? last : begin(messages, role, row);
+        const author = row.message.attributes?.author?.name ?? null; // a person, and not the model
+        const goesOn = role === "assistant" && last?.role === role && last.author === author;
+        const message = goesOn ? last : Object.assign(begin(messages, role, row), {author});
         message.sequences.push(row.sequence);
         message.places.push(...first.splice(0));
         if (role === "user") isComplete = row.is_complete;

@@ -17,7 +17,7 @@ const NAME = document.title;
 
 const transcript = new Transcript(at("scroller"), at("messages"), {
     edit: (message, words) => conversation.edit(message, words),
-    rate: (sequence, value) => conversation.rate(sequence, value),
+    rate: (sequence, value) => (value === 1 ? askWhy(sequence) : conversation.rate(sequence, value)),
     regenerate: message => conversation.regenerate(message),
     retry: message => conversation.regenerate(message),
     sendWithoutFiles: message => conversation.sendWithoutFiles(message),
@@ -49,6 +49,7 @@ const conversation = new Conversation({
     onChange: () => loadList(),
     onProblem: showProblem,
     onStatus: showStatus,
+    onHandover: showPerson,
     onBusy: isBusy => {
         composer.setBusy(isBusy);
         transcript.setBusy(isBusy);
@@ -144,6 +145,20 @@ function signInAddress() {
 function showStatus(words) {
     at("status").hidden = !words;
     at("status").textContent = words;
+}
+
+/** Show which person answers, *name*, or that one will; null for the assistant. */
+function showPerson(handover) {
+    const isPerson = handover !== null && handover.state !== "assistant";
+    at("messages").toggleAttribute("data-person", isPerson);
+    at("who").hidden = !isPerson;
+    at("who").textContent = !isPerson ? "" : handover.name ? text("person_answers", {name: handover.name}) : text("person_waits");
+}
+
+/** Ask why an answer is bad, and store that with the rating. */
+function askWhy(sequence) {
+    at("reason").value = "";
+    confirmed(at("why"), () => conversation.rate(sequence, 1, at("reason").value.trim()));
 }
 
 async function showVersions(sequence) {

@@ -169,7 +169,7 @@ export class Transcript {
 
     #item(message, isLast) {
         const edit = () => this.#edit(item, message, textOf(message));
-        const item = bare(message.role, foot(message, isLast, this.does, edit));
+        const item = bare(message.role, foot(message, isLast, this.does, edit), message.author);
         const bubble = item.querySelector(".bubble");
         if (message.role === "system" || message.role === "other") {
             const body = element("div", {class: "text", dir: "auto"}, textOf(message));
@@ -187,8 +187,8 @@ export class Transcript {
 }
 
 /** Return a message without its parts. */
-function bare(role, end) {
-    const name = element("h3", {class: "unseen"}, text(NAMES[role.split(" ")[0]]));
+function bare(role, end, author = null) {
+    const name = element("h3", {class: author ? "author" : "unseen", dir: "auto"}, author ?? text(NAMES[role.split(" ")[0]]));
     return element("li", {class: `message ${role}`}, name, element("div", {class: "bubble"}), end);
 }
 
