@@ -55,6 +55,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.outgoing import Outgoing, for_vendor
 from chatmemory_django.chat.runs.leases import Lease
+from chatmemory_django.chat.tools import Wait
 from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
@@ -420,9 +421,9 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, approvers: Mapping[int, str]) -> None:
-        """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
-        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
+    def hold(self, waits: Mapping[int, Wait]) -> None:
+        """Let the answer wait for the approval of those of the calls that have the positions in *waits*."""
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], *each) for at, each in waits.items()}
 
     def named_apart(self, response: ChatResponse) -> ChatResponse:
         """Return the last *response*, with ids for its calls that none has which waits outside of the memory."""
