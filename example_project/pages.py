@@ -1,43 +1,29 @@
-"""The pages at ``/``: signing in and chatting. The rest is done by the REST API and the chat endpoint."""
+"""What the site has around the chat page: signing in, tokens and the documentation of the API."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.cache import patch_vary_headers
-from django.views.decorators.cache import never_cache
-from django.views.decorators.csrf import ensure_csrf_cookie
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from chatmemory_django.access import count_wrong_credentials
-from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.costs.usage import usage
-from chatmemory_django.chat.models import ModelCall
-from chatmemory_django.chat.ui_messages.files import KINDS, TEXT_TYPES
-from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 from example_project.llm import IS_REAL, model
 from example_project.policy import DOCUMENTATION_POLICY
-from example_project.texts import TEXTS, WORDS
 from example_project.tokens import TokenView
 
 View = Callable[..., HttpResponseBase]
 
 DEMO = "demo"
 """The user name and the password that ``manage.py demo`` creates."""
-
-ACCEPTED = ",".join([*(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values()), *TEXT_TYPES])
-"""The media types of files that the chat takes."""
 
 
 def translated(view: View) -> View:
@@ -77,36 +63,15 @@ def count_failure(request: Any, credentials: dict[str, Any], **kwargs: Any) -> N
         request.seconds_to_wait = count_wrong_credentials(request, credentials.get("username", ""))
 
 
-@translated
-@never_cache
-@login_required
-@ensure_csrf_cookie  # the scripts send the token with unsafe requests
-def chat(request: HttpRequest) -> HttpResponse:
-    """Render the chat. The scripts open the conversation in ``?chat=``."""
-    context = {
-        "texts": TEXTS,
-        "words": WORDS,
-        "accepted": ACCEPTED,
-        "longest": chat_settings().MAX_TEXT_LENGTH,
-        "longest_title": MAX_TITLE_LENGTH,
-        "model": getattr(model, "model_name", getattr(model, "name", "")),
-        "is_real": IS_REAL,
-        "used": used_by(request.user),
-    }
-    return render(request, "chat/page.html", context)
-
-
-def used_by(user: Any) -> int:
-    """Return how many tokens the model used for *user* in the last 30 days."""
-    now = datetime.now(UTC)
-    rows = usage(ModelCall.objects.owned_by(user), "purpose", since=now - timedelta(days=30), until=now, limit=10)
-    return sum(row.input + row.output for row in rows)
+def about(request: HttpRequest) -> dict[str, Any]:
+    """Return the name of the model for the chat page: a context processor."""
+    return {"model": getattr(model, "model_name", getattr(model, "name", "")), "is_real": IS_REAL}
 
 
 class SignIn(LoginView):
     """Sign users in; with ``DEBUG``, the page offers the demo user."""
 
-    template_name = "chat/sign_in.html"
+    template_name = "sign_in.html"
     redirect_authenticated_user = True
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

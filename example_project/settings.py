@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "chatmemory_django",
     "chatmemory_django.chat",
+    "chatmemory_django.chat.page",
     "chatmemory_django.contrib.adapters.records",
 ]
 
@@ -78,6 +79,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "example_project.pages.about",
             ],
         },
     },
@@ -99,7 +101,7 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LOGIN_URL = "sign-in"
-LOGIN_REDIRECT_URL = "chat"
+LOGIN_REDIRECT_URL = "chatmemory_page:page"
 LOGOUT_REDIRECT_URL = "sign-in"
 
 STATIC_URL = "static/"

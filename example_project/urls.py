@@ -8,7 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from example_project import pages
 
 urlpatterns = [
-    path("", pages.chat, name="chat"),
+    path("", include("chatmemory_django.chat.page.urls")),
     path("sign-in/", pages.sign_in, name="sign-in"),
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/login/", pages.limited(admin.site.login)),

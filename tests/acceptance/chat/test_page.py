@@ -1319,7 +1319,7 @@ class TestMarkdown:
     @pytest.mark.parametrize("piece", ["> ", "- ", "*", "**a", "_a_ ", "`", "[", "](", "|", "[a](", "~~", "1. ", "\\"])
     def test_hostile_texts_are_rendered_in_time_and_completely(self, markdown_page, piece):
         text = markdown_page.evaluate(
-            "async source => (await import('/static/chat/markdown.js')).markdown(source).textContent",
+            "async source => (await import('/static/chatmemory_page/markdown.js')).markdown(source).textContent",
             f"{piece * 20_000}\nend",
         )
 
@@ -1330,7 +1330,7 @@ class TestMarkdown:
         for size in (2_000, 200_000):
             milliseconds = markdown_page.evaluate(
                 """async source => {
-                    const {markdown} = await import("/static/chat/markdown.js");
+                    const {markdown} = await import("/static/chatmemory_page/markdown.js");
                     const start = performance.now();
                     markdown(source);
                     return performance.now() - start;
@@ -1357,7 +1357,7 @@ def markdown_page(chromium, site, sessions):
 def rendered(page, source):
     return page.evaluate(
         """async source => {
-            const {markdown} = await import("/static/chat/markdown.js");
+            const {markdown} = await import("/static/chatmemory_page/markdown.js");
             const box = document.createElement("div");
             box.append(markdown(source));
             return box.innerHTML;

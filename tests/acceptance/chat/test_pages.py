@@ -22,6 +22,7 @@ from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
 import example_project
+from chatmemory_django.chat import page
 from chatmemory_django.chat.model import ChatResponse
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.chat.tools import ToolError
@@ -36,6 +37,7 @@ from example_project.tokens import AGE
 from tests.acceptance.chat.live_site import DEADLINE, ROOT, environment, manage, served
 
 PROJECT = Path(example_project.__file__).parent
+PAGE = Path(page.__file__).parent
 GERMAN = PROJECT / "locale/de/LC_MESSAGES/django.po"
 UUID = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
 
@@ -205,9 +207,9 @@ class TestTokens:
 
 class TestTexts:
     def test_the_scripts_use_existing_texts(self):
-        from example_project.texts import TEXTS
+        from chatmemory_django.chat.page.texts import TEXTS
 
-        scripts = "".join(path.read_text() for path in (PROJECT / "static/chat").glob("*.js"))
+        scripts = "".join(path.read_text() for path in (PAGE / "static/chatmemory_page").glob("*.js"))
         literal = set(re.findall(r'"([a-z_]+)"', scripts))
 
         assert {name for name in re.findall(r'\btext\("(\w+)"', scripts) if name not in TEXTS} == set()
@@ -372,7 +374,7 @@ class TestRunserver:
         manage(tmp_path, "demo", "--no-serve")
         with served(tmp_path) as address:
             connection = HTTPConnection(address.removeprefix("http://"), timeout=DEADLINE)
-            connection.request("GET", "/static/chat/page.js")
+            connection.request("GET", "/static/chatmemory_page/page.js")
             script = connection.getresponse()
             assert (script.status, b"import" in script.read()) == (200, True)
             token = post(connection, "/api/token/", {"username": "demo", "password": "demo"})

@@ -195,7 +195,7 @@ at("newest").addEventListener("click", () => {
     transcript.toEnd();
     composer.field.focus();
 });
-at("sign-out").addEventListener("submit", forgetAll);
+at("sign-out")?.addEventListener("submit", forgetAll);
 window.addEventListener("popstate", () => open(idInAddress()));
 window.addEventListener("online", () => {
     if (at("problem").dataset.status === "0") showProblem(null);
