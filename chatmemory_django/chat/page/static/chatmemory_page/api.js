@@ -2,7 +2,8 @@
 
 import {number, text} from "./dom.js";
 
-export const CONVERSATIONS = "/api/conversations/";
+const API = "/api/";
+export const CONVERSATIONS = `${API}conversations/`;
 const CHAT = "/api/chat";
 
 /** The page shows what OpenAI's format, the site's own, does not have: thinking, videos, results that are errors. */
@@ -83,6 +84,17 @@ export async function post(body, signal) {
     if (signal.aborted) listening.abort();
     else signal.addEventListener("abort", () => listening.abort(), {once: true});
     return response;
+}
+
+/** Return a page of the messages that have all *words*, or "any" of them, best first: of archived conversations, too. */
+export function search(words, match) {
+    return rest(`${API}messages/?${new URLSearchParams({search: words, match, page_size: 30})}`);
+}
+
+/** Return how many tokens the user's questions have used in 30 days; null if the site does not say it now. */
+export async function tokensUsed() {
+    const {results} = await rest(`${API}usage/?by=purpose`).catch(() => ({results: null}));
+    return results && results.reduce((sum, row) => sum + row.input + row.output, 0);
 }
 
 /** Return the ids of the calls that wait for the approval of somebody else, by the id of the answer. */

@@ -1,10 +1,10 @@
 // The page: its parts, and the navigation between them.
 
-import {conversationPath, CONVERSATIONS, rest} from "./api.js";
+import {conversationPath, CONVERSATIONS, rest, tokensUsed} from "./api.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
-import {Conversations} from "./conversations.js";
-import {announce, element, moment, text} from "./dom.js";
+import {addressOf, Conversations} from "./conversations.js";
+import {announce, element, moment, number, text} from "./dom.js";
 import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
 import {hearTabs, tellTabs} from "./tabs.js";
@@ -32,7 +32,7 @@ const composer = new Composer(at("composer"), {
     onProblem: words => showProblem({message: words}),
 });
 const conversations = new Conversations(at("conversations"), {
-    onOpen: id => show(id), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
+    onOpen: (id, sequence) => show(id, sequence), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
 });
 const conversation = new Conversation({
     transcript,
@@ -42,7 +42,14 @@ const conversation = new Conversation({
         history.replaceState(null, "", addressOf(id));
         conversations.mark(id);
     },
+    onMissing: id => {
+        if (draftOf(id)) return; // a new one, whose first message was not sent
+        history.replaceState(null, "", addressOf(null));
+        open(null);
+        showProblem({message: text("missing")});
+    },
     onChange: () => loadList(),
+    onAnswered: () => showUsed(),
     onProblem: showProblem,
     onStatus: showStatus,
     onBusy: isBusy => {
@@ -51,30 +58,27 @@ const conversation = new Conversation({
         at("memory").toggleAttribute("data-busy", isBusy);
         if (!isBusy) showStatus("");
     },
-    onShown: ({isEmpty, hasOlder}) => {
+    onShown: ({isEmpty, hasOlder, hasNewer}) => {
         at("welcome").hidden = !isEmpty;
         at("older").hidden = !hasOlder;
+        at("later").hidden = !hasNewer;
         setHeading();
     },
 });
 
-function addressOf(id) {
-    return id === null ? location.pathname : `?chat=${encodeURIComponent(id)}`;
-}
-
-/** Open a conversation at its own URL, with an entry in the browser's history. */
-function show(id) {
-    if (id !== idInAddress()) history.pushState(null, "", addressOf(id));
-    open(id);
+/** Open a conversation at its own URL, with an entry in the browser's history: at its end, or at a message. */
+function show(id, sequence = null) {
+    if (id !== idInAddress() || sequence !== messageInAddress()) history.pushState(null, "", addressOf(id, sequence));
+    open(id, sequence);
     if (id === null) composer.field.focus();
     else at("heading").focus();
 }
 
-function open(id) {
+function open(id, sequence = null) {
     view("chat");
     conversations.mark(id);
     composer.setText(draftOf(id));
-    const opened = conversation.open(id);
+    const opened = conversation.open(id, sequence);
     setHeading();
     return opened;
 }
@@ -94,6 +98,24 @@ async function openTemporary() {
 
 function idInAddress() {
     return new URLSearchParams(location.search).get("chat");
+}
+
+function messageInAddress() {
+    const sequence = new URLSearchParams(location.search).get("message");
+    return /^[0-9]{1,9}$/.test(sequence) ? Number(sequence) : null;
+}
+
+/** Keep what was typed while the scripts were loaded, behind the draft that is shown in its place. */
+function keepTyped() {
+    const [id, typed] = [idInAddress(), composer.field.value.trimEnd()];
+    const draft = draftOf(id);
+    if (typed && !draft.includes(typed)) keepDraft(id, typed.includes(draft) ? typed : `${draft}\n\n${typed}`);
+}
+
+/** Show how many tokens were used; until the site says it, what was known of them stays. */
+async function showUsed() {
+    const [place, used] = [at("used"), await tokensUsed()];
+    if (place && used !== null) place.textContent = text("tokens_used", {number: number(used)});
 }
 
 async function loadList() {
@@ -191,12 +213,14 @@ for (const button of document.querySelectorAll("[data-say]")) {
 }
 at("messages").addEventListener("decide", event => conversation.decide(event.detail));
 at("older").addEventListener("click", () => conversation.loadOlder());
-at("newest").addEventListener("click", () => {
+at("newest").addEventListener("click", async () => {
+    await conversation.toNewest();
     transcript.toEnd();
     composer.field.focus();
 });
 at("sign-out")?.addEventListener("submit", forgetAll);
-window.addEventListener("popstate", () => open(idInAddress()));
+at("later").addEventListener("click", () => conversation.loadNewer());
+window.addEventListener("popstate", () => open(idInAddress(), messageInAddress()));
 window.addEventListener("online", () => {
     if (at("problem").dataset.status === "0") showProblem(null);
     conversation.lookAgain();
@@ -209,5 +233,8 @@ hearTabs(id => {
     if (id === conversation.id) conversation.lookAgain();
 });
 
+keepTyped();
+// At once, so that what is sent from now on belongs to it.
+const opened = open(idInAddress(), messageInAddress());
 await loadList();
-await open(idInAddress());
+await opened;
