@@ -35,6 +35,13 @@ DATABASES = [
 """What ``everything`` runs on: the databases, and PostgreSQL with the options that the documentation recommends."""
 
 
+FORGE = {
+    "dependabot": [".github/dependabot.yml"],
+    "github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"],
+    "github-workflows": [str(path) for path in Path(".github/workflows").iterdir()],
+}
+"""The files that a public forge reads, by their schemas."""
+
 DEV = nox.project.dependency_groups(PROJECT, "dev")
 
 
@@ -50,6 +57,8 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("codespell")
+    for schema, files in FORGE.items():
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files)
     session.run("mypy")
     session.run("lint-imports", "--no-cache")
     session.run(
@@ -104,12 +113,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Build the source distribution and the wheel in dist, check what a package index shows, and use the wheel."""
+    """Build the source distribution and the wheel in dist, check both, and use the wheel; "-- --release" is strict."""
     shutil.rmtree("dist", ignore_errors=True)
     session.install("build[uv]", "twine")
     session.run("python", "-m", "build", "--installer=uv")
     files = [str(path) for path in Path("dist").iterdir()]
     session.run("twine", "check", "--strict", *files)
+    session.run("python", ".ci/check_package.py", "dist", *session.posargs)
     (wheel,) = (file for file in files if file.endswith(".whl"))
     session.install("--force-reinstall", f"{wheel}[offline]")
     session.run("python", "-I", ".ci/use_wheel.py")

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
-# tiktoken and requests are imported where they are used: importing this module must stay cheap.
+# tiktoken and urllib.request are imported where they are used: importing this module must stay cheap.
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
@@ -255,14 +255,17 @@ def _from_package(vocabulary: _Vocabulary) -> bytes | None:
 def _from_network(vocabulary: _Vocabulary) -> bytes:
     if not network_allowed():
         raise _unavailable(vocabulary, "downloads are not allowed")
-    import requests
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
 
     try:
-        response = requests.get(vocabulary.url, timeout=NETWORK_TIMEOUT)
-        response.raise_for_status()
-    except requests.RequestException as exc:
+        with urlopen(vocabulary.url, timeout=NETWORK_TIMEOUT) as response:  # noqa: S310  # tiktoken's own address
+            data: bytes = response.read()
+    except (OSError, HTTPException) as exc:
+        if isinstance(exc, HTTPError):
+            exc.close()  # it is the response, too
         raise _unavailable(vocabulary, f"downloading it failed ({type(exc).__name__})") from exc
-    data = response.content
     if not vocabulary.is_in(data):
         raise _unavailable(vocabulary, "the downloaded file is not the expected one")
     for folder in _cache_folders()[:1]:

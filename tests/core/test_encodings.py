@@ -4,13 +4,14 @@ import importlib.util
 import sys
 import tempfile
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import HTTPError, URLError
 
 import pytest
-import requests
 import tiktoken.load
 from tiktoken_ext import openai_public
 
@@ -51,7 +52,7 @@ def no_network(monkeypatch):
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(encodings, "network_allowed", lambda: False)
-    monkeypatch.setattr(requests, "get", refuse)
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
 
 
 @pytest.fixture
@@ -73,22 +74,15 @@ def server(monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http_server:
         thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        get = requests.get
+        open_directly = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
-        def get_from_server(url, **kwargs):
-            assert kwargs["timeout"] == encodings.NETWORK_TIMEOUT
+        def open_at_server(url, timeout):
+            assert timeout == encodings.NETWORK_TIMEOUT
             path = url.removeprefix("https://openaipublic.blob.core.windows.net")
-            with requests.Session() as session:
-                session.trust_env = False  # no proxy on the way to localhost
-                monkeypatch.setattr(requests, "get", session.get)
-                try:
-                    return session.get(f"http://127.0.0.1:{http_server.server_port}{path}", **kwargs)
-                finally:
-                    monkeypatch.setattr(requests, "get", get_from_server)
+            return open_directly(f"http://127.0.0.1:{http_server.server_port}{path}", timeout=timeout)
 
-        monkeypatch.setattr(requests, "get", get_from_server)
+        monkeypatch.setattr(urllib.request, "urlopen", open_at_server)
         yield state
-        monkeypatch.setattr(requests, "get", get)
         http_server.shutdown()
         thread.join()
 
@@ -231,7 +225,7 @@ class TestNetwork:
 
         with pytest.raises(EncodingUnavailableError, match="HTTPError") as raised:
             get_encoding("cl100k_base")
-        assert isinstance(raised.value.__cause__, requests.HTTPError)
+        assert isinstance(raised.value.__cause__, HTTPError)
 
         server.status = 200
 
@@ -239,9 +233,9 @@ class TestNetwork:
 
     def test_an_unreachable_network_is_an_error(self, monkeypatch):
         def fail(url, timeout):
-            raise requests.ConnectionError
+            raise URLError("no route to host")
 
-        monkeypatch.setattr(requests, "get", fail)
+        monkeypatch.setattr(urllib.request, "urlopen", fail)
 
         with pytest.raises(EncodingUnavailableError, match="downloading it failed"):
             get_encoding("cl100k_base")

@@ -34,7 +34,7 @@ class State(NamedTuple):
     owner: Any
     """As the database returns it, see ``OwnerField.to_key``."""
     updated_at: Any
-    """As the database returns it, see ``Snapshot.present``; None if it was written just now."""
+    """In ISO 8601, or as the database returns it, see ``Snapshot.present``; None if it was written just now."""
     fence: int
     next_sequence: int
     total_messages: int
@@ -142,9 +142,9 @@ def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> l
 
 def messages_of(rows: Sequence[tuple[Any, ...]]) -> list[ChatMessage]:
     """Return the messages of *rows*, which are like ``Row``."""
-    types, texts, payloads, *_ = zip(*rows, strict=True) if rows else [()] * 3
-    messages = list(map(to_message, types, texts, payloads))
-    if any(map(_is_cleared, rows)):
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(Row._fields)
+    messages = list(map(to_message, *columns[:3]))
+    if any(_is_cleared(columns)):
         return [cleared(message) if _is_cleared(row) else message for row, message in zip(rows, messages, strict=True)]
     return messages
 

@@ -24,7 +24,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Case, Exists, F, FilteredRelation, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import Combinable, RawSQL
-from django.db.models.functions import Greatest
+from django.db.models.functions import Cast, Greatest
 from msgspec.structs import astuple
 
 from chatmemory_django.db import row_codec
@@ -175,7 +175,8 @@ def _read(*, owned: bool, locks: bool = False) -> Statement:
 
     def run(using: str) -> object:
         rows = Conversation.objects.using(using).filter(memory_id=Parameter(Conversation, "memory_id"))
-        columns = list(State._fields)
+        # SQLite's driver would parse a moment in each row, and few windows ask for it.
+        columns = [Cast(each, models.TextField()) if each == "updated_at" else each for each in State._fields]
         if owned:
             owner = Parameter(Conversation, "owner")
             rows = rows.annotate(is_own=Case(When(owner=owner, then=Value(1)), default=Value(0)))
