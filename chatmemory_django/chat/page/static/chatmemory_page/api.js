@@ -91,7 +91,7 @@ export function search(words, match) {
     return rest(`${API}messages/?${new URLSearchParams({search: words, match, page_size: 30})}`);
 }
 
-/** Return how many tokens the user's questions have used in 30 days; null if the site does not say it now. */
+/** Return how many tokens the user's questions have used in 30 days; null if it cannot be asked now. */
 export async function tokensUsed() {
     const {results} = await rest(`${API}usage/?by=purpose`).catch(() => ({results: null}));
     return results && results.reduce((sum, row) => sum + row.input + row.output, 0);

@@ -112,7 +112,7 @@ function keepTyped() {
     if (typed && !draft.includes(typed)) keepDraft(id, typed.includes(draft) ? typed : `${draft}\n\n${typed}`);
 }
 
-/** Show how many tokens were used; until the site says it, what was known of them stays. */
+/** Show how many tokens were used; if that is not known, the number before stays. */
 async function showUsed() {
     const [place, used] = [at("used"), await tokensUsed()];
     if (place && used !== null) place.textContent = text("tokens_used", {number: number(used)});
