@@ -13,8 +13,6 @@ urlpatterns = [
     path("sign-out/", LogoutView.as_view(), name="sign-out"),
     path("admin/login/", pages.limited(admin.site.login)),
     path("admin/", admin.site.urls),
-    path("api/", include("chatmemory_django.rest.urls")),
-    path("api/chat", include("chatmemory_django.chat.urls")),
     path("api/ag-ui", include("chatmemory_django.contrib.ag_ui.urls")),
     path("openai/v1/", include("chatmemory_django.contrib.openai_api.urls")),
     path("api/token/", pages.token),

@@ -39,6 +39,11 @@ export class Conversation {
         return this.#about?.title ?? "";
     }
 
+    /** The name of the assistant to which it belongs; null if it has not begun, or no assistant has a name. */
+    get assistant() {
+        return this.#about?.total_messages ? this.#about.assistant ?? null : null;
+    }
+
     /** From when on the site erases the conversation, if nothing is added before; null if it is kept. */
     get keptUntil() {
         return this.#about?.kept_until ?? null;
@@ -237,7 +242,7 @@ export class Conversation {
         this.#asks += 1;
         this.#setBusy(true);
         try {
-            await this.#follow(await post({id, ...await body()}, signal), signal, {isOurs: true});
+            await this.#follow(await post({id, ...this.page.chosen(), ...await body()}, signal), signal, {isOurs: true});
         } catch (error) {
             if (!signal.aborted) await this.#recover(error, signal);
             return false;
@@ -342,7 +347,7 @@ export class Conversation {
     }
 
     #loadMemory(signal) {
-        return this.page.memory.load(this.#about, this.#rows, signal, this.#waiting());
+        return this.page.memory?.load(this.#about, this.#rows, signal, this.#waiting());
     }
 
     /** Return the sequences of the messages whose calls wait for a person. */
@@ -398,6 +403,7 @@ export class Conversation {
     }
 
     #known() {
+        if (!this.page.memory) return new Map(); // nothing explains it
         // For older messages, only whether they are in the memory is known.
         const rows = this.#rows.map(row => [row.sequence, {isSent: row.in_memory, reason: "evicted"}]);
         return new Map([...rows, ...this.#fates]);

@@ -3,6 +3,8 @@
 import {conversationPath, CONVERSATIONS, rest, search} from "./api.js";
 import {element, moment, period, text} from "./dom.js";
 import {ConversationMenu} from "./listing.js";
+import {addressOf} from "./address.js";
+import {root, site} from "./root.js";
 
 const SOON = 200; // milliseconds after the last key press
 
@@ -45,11 +47,11 @@ export class Conversations {
         const words = this.search.value.trim();
         const asked = ++this.#asked;
         const query = new URLSearchParams({
-            page_size: 30, ordering: "-is_pinned", ...(words ? {search: words, match} : {is_archived: this.archived.ariaPressed}),
+            page_size: 30, ordering: "-is_pinned", ...(words ? {search: words, match} : {is_archived: this.archived.ariaPressed}), ...site.filter,
         });
         const [page, hits] = await Promise.all([rest(`${CONVERSATIONS}?${query}`), words ? search(words, match) : null]);
         if (asked !== this.#asked) return; // the user has typed more
-        const focused = this.list.contains(document.activeElement) ? document.activeElement.closest("li")?.dataset.id : null;
+        const focused = this.list.contains(root.activeElement) ? root.activeElement.closest("li")?.dataset.id : null;
         this.list.replaceChildren();
         this.#period = null;
         if (hits) {
@@ -141,12 +143,6 @@ export class Conversations {
             isArchived ? element("span", {class: "archived"}, text("archived")) : null,
         );
     }
-}
-
-/** Return the address of conversation *id*, or of one of its messages. */
-export function addressOf(id, sequence = null) {
-    if (id === null) return location.pathname;
-    return `?chat=${encodeURIComponent(id)}${sequence === null ? "" : `&message=${sequence}`}`;
 }
 
 /** Return Markdown without its marks. */

@@ -1,16 +1,19 @@
 // The page: its parts, and the navigation between them.
 
+import {noteOpen, openId, openMessage} from "./address.js";
 import {conversationPath, CONVERSATIONS, rest, tokensUsed} from "./api.js";
+import {offerColors} from "./colors.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
-import {addressOf, Conversations} from "./conversations.js";
+import {Conversations} from "./conversations.js";
 import {announce, element, moment, number, text} from "./dom.js";
 import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
+import {at, host, root, site} from "./root.js";
 import {hearTabs, tellTabs} from "./tabs.js";
 import {Transcript} from "./transcript.js";
 
-const at = id => document.getElementById(id);
+const NAME = document.title;
 
 const transcript = new Transcript(at("scroller"), at("messages"), {
     edit: (message, words) => conversation.edit(message, words),
@@ -23,7 +26,7 @@ const transcript = new Transcript(at("scroller"), at("messages"), {
     takeBack: () => conversation.takeBack(),
     showVersions,
 }, isAtEnd => { at("newest").hidden = isAtEnd; });
-const memory = new MemoryPanel(at("memory"), fates => conversation.setFates(fates));
+const memory = at("memory") && new MemoryPanel(at("memory"), fates => conversation.setFates(fates));
 const composer = new Composer(at("composer"), {
     onSend: parts => conversation.send(parts),
     onType: words => keepDraft(conversation.id, words),
@@ -31,7 +34,7 @@ const composer = new Composer(at("composer"), {
     onWait: () => showStatus(text("still_answering")),
     onProblem: words => showProblem({message: words}),
 });
-const conversations = new Conversations(at("conversations"), {
+const conversations = at("conversations") && new Conversations(at("conversations"), {
     onOpen: (id, sequence) => show(id, sequence), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
 });
 const conversation = new Conversation({
@@ -39,14 +42,15 @@ const conversation = new Conversation({
     memory,
     composer,
     onNamed: id => {
-        history.replaceState(null, "", addressOf(id));
-        conversations.mark(id);
+        noteOpen(id, {replaces: true});
+        conversations?.mark(id);
     },
+    chosen,
     onMissing: id => {
         if (draftOf(id)) return; // a new one, whose first message was not sent
-        history.replaceState(null, "", addressOf(null));
+        noteOpen(null, {replaces: true});
         open(null);
-        showProblem({message: text("missing")});
+        if (site.isPage) showProblem({message: text("missing")});
     },
     onChange: () => loadList(),
     onAnswered: () => showUsed(),
@@ -55,7 +59,7 @@ const conversation = new Conversation({
     onBusy: isBusy => {
         composer.setBusy(isBusy);
         transcript.setBusy(isBusy);
-        at("memory").toggleAttribute("data-busy", isBusy);
+        at("memory")?.toggleAttribute("data-busy", isBusy);
         if (!isBusy) showStatus("");
     },
     onShown: ({isEmpty, hasOlder, hasNewer}) => {
@@ -63,12 +67,25 @@ const conversation = new Conversation({
         at("older").hidden = !hasOlder;
         at("later").hidden = !hasNewer;
         setHeading();
+        showAssistant();
     },
 });
 
+/** Return whom, and which of its models, a question asks; a conversation belongs to the assistant that began it. */
+function chosen() {
+    return {assistant: at("assistant")?.value ?? site.assistant ?? undefined, model: at("model")?.value};
+}
+
+function showAssistant() {
+    const choice = at("assistant");
+    if (!choice) return;
+    choice.disabled = [...choice.options].some(option => option.value === conversation.assistant);
+    if (choice.disabled) choice.value = conversation.assistant;
+}
+
 /** Open a conversation at its own URL, with an entry in the browser's history: at its end, or at a message. */
 function show(id, sequence = null) {
-    if (id !== idInAddress() || sequence !== messageInAddress()) history.pushState(null, "", addressOf(id, sequence));
+    if (id !== openId() || sequence !== openMessage()) noteOpen(id, {sequence});
     open(id, sequence);
     if (id === null) composer.field.focus();
     else at("heading").focus();
@@ -76,7 +93,7 @@ function show(id, sequence = null) {
 
 function open(id, sequence = null) {
     view("chat");
-    conversations.mark(id);
+    conversations?.mark(id);
     composer.setText(draftOf(id));
     const opened = conversation.open(id, sequence);
     setHeading();
@@ -96,32 +113,24 @@ async function openTemporary() {
     }
 }
 
-function idInAddress() {
-    return new URLSearchParams(location.search).get("chat");
-}
-
-function messageInAddress() {
-    const sequence = new URLSearchParams(location.search).get("message");
-    return /^[0-9]{1,9}$/.test(sequence) ? Number(sequence) : null;
-}
-
 /** Keep what was typed while the scripts were loaded, behind the draft that is shown in its place. */
 function keepTyped() {
-    const [id, typed] = [idInAddress(), composer.field.value.trimEnd()];
+    const [id, typed] = [openId(), composer.field.value.trimEnd()];
     const draft = draftOf(id);
     if (typed && !draft.includes(typed)) keepDraft(id, typed.includes(draft) ? typed : `${draft}\n\n${typed}`);
 }
 
 /** Show how many tokens were used; if that is not known, the number before stays. */
 async function showUsed() {
-    const [place, used] = [at("used"), await tokensUsed()];
-    if (place && used !== null) place.textContent = text("tokens_used", {number: number(used)});
+    const place = at("used");
+    const used = place && await tokensUsed();
+    if (used !== null) place.textContent = text("tokens_used", {number: number(used)});
 }
 
 async function loadList() {
     try {
-        await conversations.load();
-        conversations.mark(conversation.id);
+        await conversations?.load();
+        conversations?.mark(conversation.id);
         setHeading();
     } catch (error) {
         showProblem(error);
@@ -129,9 +138,9 @@ async function loadList() {
 }
 
 function setHeading() {
-    const title = conversations.titleOf(idInAddress()) || conversation.title || text("new_chat");
+    const title = conversations?.titleOf(openId()) || conversation.title || text("new_chat");
     at("heading").textContent = title;
-    document.title = `${title} · chatmemory`;
+    if (site.isPage) document.title = `${title} · ${NAME}`;
     const until = conversation.keptUntil;
     at("kept").hidden = !until;
     at("kept").textContent = until ? text("kept_until", {moment: moment(until)}) : "";
@@ -142,10 +151,16 @@ function showProblem(error) {
     const isKnown = !error || !(error instanceof TypeError || error instanceof SyntaxError);
     if (!isKnown) console.error(error);
     const words = isKnown ? error?.message ?? "" : text("failed");
-    const next = encodeURIComponent(location.pathname + location.search);
     at("problem").hidden = !words;
     at("problem").dataset.status = error?.status ?? "";
-    at("problem").replaceChildren(words, error?.status === 401 ? element("a", {href: `/sign-in/?next=${next}`}, text("sign_in")) : "");
+    at("problem").replaceChildren(words, error?.status === 401 ? element("a", {href: signInAddress()}, text("sign_in")) : "");
+}
+
+/** Return where people sign in, and come back from to this page. */
+function signInAddress() {
+    const address = new URL(site.addresses.signIn, location.href);
+    address.searchParams.set("next", location.pathname + location.search);
+    return address.href;
 }
 
 function showStatus(words) {
@@ -195,17 +210,17 @@ function askToErase(id) {
 
 /** Switch between the three views, of which phones show one at a time. */
 function view(name) {
-    document.body.dataset.view = name;
-    for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-pressed", tab.dataset.view === name);
-    if (name === "memory") memory.showEnd();
+    host.dataset.view = name;
+    for (const tab of root.querySelectorAll("#tabs button")) tab.setAttribute("aria-pressed", tab.dataset.view === name);
+    if (name === "memory") memory?.showEnd();
 }
 
-memory.part("clear").addEventListener("click", () => confirmed(at("confirm-clear"), () => conversation.clear()));
-memory.part("erase").addEventListener("click", () => askToErase(conversation.id));
-for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
-for (const button of document.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
-document.querySelector("[data-temporary]").addEventListener("click", openTemporary);
-for (const button of document.querySelectorAll("[data-say]")) {
+memory?.part("clear").addEventListener("click", () => confirmed(at("confirm-clear"), () => conversation.clear()));
+memory?.part("erase").addEventListener("click", () => askToErase(conversation.id));
+for (const tab of root.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
+for (const button of root.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
+root.querySelector("[data-temporary]")?.addEventListener("click", openTemporary);
+for (const button of root.querySelectorAll("[data-say]")) {
     button.addEventListener("click", () => {
         conversation.send([{kind: "text", text: button.dataset.say}]);
         composer.field.focus();
@@ -220,7 +235,10 @@ at("newest").addEventListener("click", async () => {
 });
 at("sign-out")?.addEventListener("submit", forgetAll);
 at("later").addEventListener("click", () => conversation.loadNewer());
-window.addEventListener("popstate", () => open(idInAddress(), messageInAddress()));
+at("skip")?.addEventListener("click", () => composer.field.focus());
+if (site.isPage) host.style.setProperty("--above", `${Math.round(host.getBoundingClientRect().top + scrollY)}px`);
+if (at("colors")) offerColors(at("colors"));
+if (site.isPage) window.addEventListener("popstate", () => open(openId(), openMessage()));
 window.addEventListener("online", () => {
     if (at("problem").dataset.status === "0") showProblem(null);
     conversation.lookAgain();
@@ -235,6 +253,6 @@ hearTabs(id => {
 
 keepTyped();
 // At once, so that what is sent from now on belongs to it.
-const opened = open(idInAddress(), messageInAddress());
+const opened = open(openId(), openMessage());
 await loadList();
 await opened;
