@@ -4,9 +4,11 @@ from datetime import timedelta
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, inline_serializer
 from rest_framework.authtoken.models import Token
 from rest_framework.authtoken.views import ObtainAuthToken
+from rest_framework.fields import CharField
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -28,7 +30,27 @@ class SitePolicy(AccessPolicy):
 class TokenView(ObtainAuthToken):
     """Tokens for apps and services."""
 
-    @extend_schema("token_create", tags=["tokens"], summary="Exchange a user name and a password for a token", auth=[])
+    @extend_schema(
+        "token_create",
+        tags=["tokens"],
+        summary="Exchange a user name and a password for a token",
+        auth=[],
+        responses={
+            200: inline_serializer("Token", {"token": CharField()}),
+            400: OpenApiResponse(OpenApiTypes.OBJECT, "A field is missing, or the name or the password is wrong."),
+            (429, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "Too many wrong passwords; wait."),
+        },
+        examples=[
+            OpenApiExample("Ann", {"username": "ann", "password": "a secret of hers"}, request_only=True),
+            OpenApiExample("A token", {"token": f"{7:040x}"}, response_only=True, status_codes=["200"]),
+            OpenApiExample(
+                "A wrong password",
+                {"non_field_errors": ["Unable to log in with provided credentials."]},
+                response_only=True,
+                status_codes=["400"],
+            ),
+        ],
+    )
     def post(self, request: Request, *args: object, **kwargs: object) -> Response:
         """Return the token of a user. It is valid for 90 days; send it as `Authorization: Bearer …`."""
         serializer = self.get_serializer(data=request.data)

@@ -12,8 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.media import Media, media_of
-from chatmemory_django.admin.reasons import ReasonWords, words_of
+from chatmemory_django.admin.reasons import WORDS, ReasonWords, words_of
 from chatmemory_django.admin.wording import EXCERPT, Excerpt, excerpt, pretty_json
+from chatmemory_django.core.reasons import Reason
 from chatmemory_django.core.shown import shown_message, visible
 from chatmemory_django.messages import (
     AiMessage,
@@ -77,6 +78,8 @@ class ShownCall:
     """The sequence of that message, if it is on a newer page."""
     is_unanswered: bool = False
     """True only if all later messages were searched and none has the result."""
+    waits: ReasonWords | None = None
+    """Why it has no result yet, if that is known."""
 
 
 @dataclass(kw_only=True)
@@ -88,6 +91,8 @@ class Bubble:
     why: ReasonWords
     """Why the message is or is not sent to the model."""
     begins_memory: bool = False
+    waits: ReasonWords | None = None
+    """For what one of its calls waits, if it does."""
     is_marked: bool = True
     """Whether the page states whether the message is sent, and why."""
     place: Place | None = None
@@ -155,6 +160,14 @@ class Bubble:
                 self.parts = _parts(message.contents, limit, None)
         if message.attributes:
             self.attributes = _json(message.attributes, limit)
+
+    def wait(self, place: int, words: ReasonWords) -> None:
+        """Note that the call at *place* has no result yet, and why: it is not that one is missing."""
+        self.waits = self.waits or words
+        if self.why.short is WORDS[Reason.UNPAIRED_TOOL].short:
+            self.why, self.waits = self.why._replace(short=words.short, long=words.long), None
+        if place < len(self.calls):
+            self.calls[place].waits = words
 
     def fill_broken(self, text: str, limit: int = EXCERPT) -> None:
         """Add *text* instead of a message that cannot be read."""

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest
 from django.core.paginator import Page, Paginator
@@ -27,7 +28,7 @@ MAX_QUERY_STRING = 8_192
 """Maximum length of the list's query string: about what web servers allow for the first line of a request."""
 
 MAX_LISTED = 2_000
-"""Maximum number of conversations that the list has: the newest of those that match."""
+"""Maximum number of conversations, or calls of models, that a list has: the newest of those that match."""
 
 PREVIEWED = (MessageType.USER, MessageType.AI)
 """The types of messages that stand for a conversation without a title: questions and answers."""
@@ -57,8 +58,18 @@ def listed(queryset: Any) -> Any:
     return queryset.filter(pk__in=keys[:MAX_LISTED]) if len(keys) > MAX_LISTED else queryset
 
 
-class NewestPaginator(Paginator):
-    """Pages of the newest conversations, in any order. Neither counting nor ordering them reads all that match."""
+class KeyedList(ChangeList):
+    """A list that its address may filter by the keys of other objects; SQLite fails on a key that is too large."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        try:
+            super().get_results(request)
+        except OverflowError as exc:
+            raise IncorrectLookupParameters(exc) from exc
+
+
+class BoundedPaginator(Paginator):
+    """Pages of the first of what matches. Counting does not read all of it."""
 
     object_list: Any
 
@@ -68,18 +79,22 @@ class NewestPaginator(Paginator):
 
     @property
     def has_more(self) -> bool:
-        """Whether more conversations match than the pages have."""
+        """Whether more match than the pages have."""
         return self._found > MAX_LISTED
-
-    def page(self, number: int | str) -> Page[Any]:
-        if self.has_more and self.object_list.query.order_by != NEWEST_FIRST:
-            self.object_list = listed(self.object_list)
-        return super().page(number)
 
     @cached_property
     def _found(self) -> int:
         found: int = self.object_list.order_by().values("pk")[: MAX_LISTED + 1].count()
         return found
+
+
+class NewestPaginator(BoundedPaginator):
+    """Pages of the newest conversations, in any order, which does not read all that match either."""
+
+    def page(self, number: int | str) -> Page[Any]:
+        if self.has_more and self.object_list.query.order_by != NEWEST_FIRST:
+            self.object_list = listed(self.object_list)
+        return super().page(number)
 
 
 class ConversationList(ChangeList):

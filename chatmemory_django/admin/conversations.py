@@ -19,9 +19,11 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from chatmemory_django.admin import columns, downloads, filters, pages
+from chatmemory_django.admin.additions import offered_filters
 from chatmemory_django.admin.changelist import MATCH, ConversationList, NewestPaginator, check_request
 from chatmemory_django.admin.execution import export, perform, perform_at
 from chatmemory_django.admin.message_operations import MESSAGE_OPERATIONS, MessageOperation
@@ -107,6 +109,14 @@ class ConversationAdmin(admin.ModelAdmin):
         """Return whether the user may switch conversations to other branches; by default, as for rewinding."""
         return self.has_rewind_permission(request, obj)
 
+    def has_pin_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Return whether the user may pin messages, which requires Django's change permission."""
+        return self._has_permission(request, "change")
+
+    def has_unpin_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Return whether the user may unpin messages; by default, as for pinning."""
+        return self.has_pin_permission(request, obj)
+
     def has_fork_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
         """Return whether the user may fork conversations, which requires Django's add permission."""
         return self._has_permission(request, "add")
@@ -153,8 +163,12 @@ class ConversationAdmin(admin.ModelAdmin):
     def search_help_text(self) -> str:  # type: ignore[override]  # an attribute of ModelAdmin
         """See ``ModelAdmin``: what is encrypted is not found."""
         if row_codec.installed is not None:
-            return _("Memory id or owner")
+            return _("Memory id or owner; titles and messages are encrypted, and not searched")
         return _("Memory id or owner, and titles and messages if you may read them")
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """See ``ModelAdmin``: apps may have added some."""
+        return [*super().get_list_filter(request), *offered_filters()]
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """See ``ModelAdmin``: the order of encrypted titles means nothing."""
@@ -442,7 +456,10 @@ class ConversationAdmin(admin.ModelAdmin):
     def _page(
         self, request: HttpRequest, name: str, conversation: Conversation | None, context: dict[str, Any]
     ) -> HttpResponse:
-        title = str(self.opts.verbose_name_plural) if conversation is None else self._name(request, conversation)
+        if conversation is None:
+            title, original = capfirst(str(self.opts.verbose_name_plural)), str(context["subtitle"])
+        else:
+            title = original = self._name(request, conversation)
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -450,7 +467,7 @@ class ConversationAdmin(admin.ModelAdmin):
             {
                 **self.admin_site.each_context(request),
                 "title": title,
-                "original": title,
+                "original": original,
                 "conversation": conversation,
                 "memory_id": visible(conversation.memory_id) if conversation else "",
                 "opts": self.opts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib.admin.models import LogEntry
@@ -18,7 +19,7 @@ from chatmemory_django.admin.message_operations import Done, MessageOperation
 from chatmemory_django.admin.operations import EXPORT, AdminOperation, protection
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.batches import in_parts
-from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
+from chatmemory_django.db.row_codec import UNREADABLE, UnreadableError, unreadable_as
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import admin_log
 from chatmemory_django.operations.one_by_one import in_lock
@@ -90,7 +91,11 @@ def perform_at(
 
 
 def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> StreamingHttpResponse:
-    """Return *conversations* as a file of the requested form. The export is logged before the first byte is sent."""
+    """
+    Return *conversations* as a file of the requested form. The export is logged before the first byte is sent.
+
+    Conversations that cannot be exported are left out, and the log has why.
+    """
     form: Any = request.POST.get("form", "jsonl")
     if form not in EXPORTED:
         raise BadRequest(f"The form must be one of {', '.join(EXPORTED)}.")
@@ -109,8 +114,7 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
     note_read(request.user, exported, "exported")
     # A document has one beginning and one end; lines can be joined, and queries with fewer keys are simpler.
     parts = pages if form == "jsonl" else [Conversation.objects.using(conversations.db).filter(pk__in=keys)]
-    # Lines cannot say that they lack a conversation.
-    refused = None if form == "jsonl" else lambda *left_out: None
+    refused = partial(_log_left_out, request.user.pk)
     chunks = (chunk for part in parts for chunk in operations.export(part, form=form, refused=refused))
     suffix, content_type = EXPORTED[form]
     name = f"conversations-{timezone.now():%Y%m%d-%H%M%S}.{suffix}"
@@ -119,3 +123,8 @@ def export(request: HttpRequest, conversations: QuerySet[Conversation]) -> Strea
         content_type=f"{content_type}; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
     )
+
+
+def _log_left_out(user_id: Any, conversation: Conversation, error: Exception) -> None:
+    reason = str(UNREADABLE).format(error.key_id) if isinstance(error, UnreadableError) else visible(str(error))
+    admin_log.log(conversation, user_id, _("Left out of an export: %(reason)s") % {"reason": reason})

@@ -15,6 +15,7 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from chatmemory_django import conf
+from chatmemory_django.admin.additions import facts_about
 from chatmemory_django.admin.bubbles import Bubble
 from chatmemory_django.admin.downloads import NotPossibleError, message_as_openai, message_json
 from chatmemory_django.admin.figures import read_gauge, read_plot
@@ -76,6 +77,7 @@ def transcript(
     context["page"] = page
     if is_newest:
         context["owner_name"] = visible(str(conversation.owner)) if conversation.owner else ""
+        context["facts"] = facts_about(request, conversation)
         context["gauge"] = read_gauge(conversation, None if reader is None else reader.window())
         context["plot"] = read_plot(conversation)
         context["metadata"] = _indented(conversation.metadata) if is_readable else ""

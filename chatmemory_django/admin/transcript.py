@@ -14,6 +14,7 @@ from typing import Any
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Length
 
+from chatmemory_django.admin.additions import waits_in
 from chatmemory_django.admin.bubbles import Bubble, ShownPart
 from chatmemory_django.admin.markdown import Markdown
 from chatmemory_django.admin.navigation import PAGE, has_branches, shown
@@ -85,6 +86,7 @@ def read_page(
         for index in reversed(range(len(found))):  # the newest first, as long as MAX_RENDERED lasts
             messages[index] = _read(bubbles[index], whole.get(found[index].sequence), markdown)
         _pair(conversation, transcript, bubbles, messages)
+    _wait(conversation, bubbles, is_readable=is_readable)
     return TranscriptPage(
         bubbles=_unpaired(bubbles),
         before=found[0].sequence if has_older else None,
@@ -101,6 +103,7 @@ def read_bubble(conversation: Conversation, row: Any, limit: int) -> Bubble:
         bubble.fill(row.chat_message, limit)
     except ValueError:
         bubble.fill_broken(row.text, limit)
+    _wait(conversation, [bubble])
     return bubble
 
 
@@ -227,6 +230,21 @@ def _pair(
                 call.is_unanswered = is_all and True not in unread
             elif call.answer is None:
                 call.answered_by = sequences[result]
+
+
+def _wait(conversation: Conversation, bubbles: list[Bubble], *, is_readable: bool = True) -> None:
+    """Note for what calls wait that have no result on the page; whose calls are not read, any message may have one."""
+    calling = {
+        bubble.row.sequence: bubble
+        for bubble in bubbles
+        if (_lacks_result(bubble) if is_readable else bubble.row.type == MessageType.AI)
+    }
+    for (sequence, place), words in waits_in(conversation, calling.keys()).items():
+        calling[sequence].wait(place, words)
+
+
+def _lacks_result(bubble: Bubble) -> bool:
+    return any(call.answer is None and call.answered_by is None for call in bubble.calls)
 
 
 _RESULT = MessageType.TOOL_EXECUTION_RESULT.value

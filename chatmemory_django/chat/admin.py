@@ -8,14 +8,15 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.admin.reasons import shows_changes
+from chatmemory_django.chat.approvals.admin import WaitingFilter
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.costs.admin import ModelCallAdmin
+from chatmemory_django.chat.costs.admin import FailedFilter, ModelCallAdmin
 from chatmemory_django.chat.named import configured
 from chatmemory_django.chat.outgoing import Difference, with_changes
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.models import Conversation
 
-__all__ = ["ModelCallAdmin"]
+__all__ = ["FailedFilter", "ModelCallAdmin", "WaitingFilter"]
 
 CHANGES: Mapping[str, Promise] = {
     Difference.MOVED: _("It is sent at another place."),

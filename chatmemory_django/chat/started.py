@@ -194,7 +194,7 @@ class StartedRun:
     def _error(self) -> str:
         """Return what users are shown of the failure, as long as that is kept."""
         maker = self._maker()
-        return error_in("".join(decoded(maker, streams().read(maker, 0)))) or "The answer has failed."
+        return str(error_in("".join(decoded(maker, streams().read(maker, 0)))) or "The answer has failed.")
 
 
 class StartOptions(TypedDict, total=False):

@@ -15,14 +15,14 @@ from django.utils.translation import gettext as _
 from chatmemory_django import observing
 from chatmemory_django.access import access_policy
 from chatmemory_django.chat.answers.exchange import AssistantEvent, Exchange
-from chatmemory_django.chat.answers.explained import explained, log_failure
+from chatmemory_django.chat.answers.explained import log_failure, refused
 from chatmemory_django.chat.answers.questions import Question, conversation_of
 from chatmemory_django.chat.answers.rejections import Rejection
 from chatmemory_django.chat.answers.returns import Text
 from chatmemory_django.chat.answers.shown import Shown
 from chatmemory_django.chat.answers.titles import TitleFunction, aentitle, entitle, first_words
 from chatmemory_django.chat.answers.ui_steps import Chunk
-from chatmemory_django.chat.answers.ui_stream import DONE, UiStream, decoded, encode
+from chatmemory_django.chat.answers.ui_stream import DONE, UiStream, decoded, encode, response_to
 from chatmemory_django.chat.answers.ways import InEventLoop, Way
 from chatmemory_django.chat.approvals.approving import May, by_policy, may_decide
 from chatmemory_django.chat.approvals.resuming import Resume
@@ -275,7 +275,9 @@ class ChatWork:
         if self._ui.has_ended:  # another process has sent that
             return ""
         if exc is not None:
-            return encoded(self._ui.error(explained(exc, self.rejected)[1])) + DONE
+            refusal = refused(exc, self.rejected)
+            error = encoded(self._ui.error(str(refusal))) + DONE
+            return error if self._request is not None else response_to(refusal) + error
         is_whole = self._exchange is not None and self._exchange.is_complete
         return encoded(self._ui.finish() if is_whole else self._ui.abort()) + DONE
 

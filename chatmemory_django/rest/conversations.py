@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +26,7 @@ from chatmemory_django.core.reasons import Reader, Remembered
 from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, new_expiry
-from chatmemory_django.operations import admin_log, asynchronous, export, fork
+from chatmemory_django.operations import UnexportableError, admin_log, asynchronous, export, fork
 from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.provider import MemoryConfiguration, get_chat_memory
 from chatmemory_django.rest.filters import EVERYBODY, ConversationFilter
@@ -275,9 +275,14 @@ class ConversationViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
         types = self.readable_types
         if not types or not self.policy.may_export(request, own=own):
             raise exceptions.PermissionDenied
+        chunks = export(row_of(conversation), types=None if set(types) >= set(MessageType) else types)
+        try:
+            first = next(chunks, "")  # of the whole conversation: what cannot be exported has a status, and no file
+        except UnexportableError as exc:
+            raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "unexportable", str(exc)) from None
+        chunks = chain([first], chunks)
         if request.method == "GET":
             self.log(conversation, admin_log.EXPORTED % {"messages": conversation.total_messages})
-        chunks = export(row_of(conversation), types=None if set(types) >= set(MessageType) else types)
         return StreamingHttpResponse(
             asynchronous(chunks) if isinstance(request._request, ASGIRequest) else chunks,
             content_type=LinesParser.media_type,

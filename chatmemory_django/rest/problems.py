@@ -17,14 +17,10 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
+from chatmemory_django.core.problems import MEDIA_TYPE, problem
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.models.message_codec import StorageError
 from chatmemory_django.security import report_refusal
-
-MEDIA_TYPE = "application/problem+json"
-
-PREFIX = "urn:chatmemory:"
-"""The prefix of the ``type`` of a problem; a machine-readable code follows."""
 
 
 class Problem(exceptions.APIException):
@@ -136,7 +132,6 @@ def _unexpected(exc: Exception, request: HttpRequest) -> Response:
 
 
 def _described(exc: exceptions.APIException) -> dict[str, Any]:
-    status = HTTPStatus(exc.status_code)
     if isinstance(exc, exceptions.ValidationError):
         found = list(errors(exc.detail, "?" if isinstance(exc, InvalidQuery) else "$"))
         code, detail = "invalid", "The request is invalid; see errors."
@@ -144,9 +139,8 @@ def _described(exc: exceptions.APIException) -> dict[str, Any]:
         code, detail = str(exc.get_codes()), str(exc.detail)
         path = getattr(exc, "path", None)
         found = [] if path is None else [{"path": path, "code": code, "detail": getattr(exc, "reason", detail)}]
-    described = {"type": f"{PREFIX}{code}", "title": status.phrase, "status": int(status), "detail": detail}
     example = getattr(exc, "example", None)
-    return {**described, "errors": found} | ({} if example is None else {"example": example})
+    return problem(exc.status_code, code, detail, found) | ({} if example is None else {"example": example})
 
 
 def _headers(exc: exceptions.APIException) -> dict[str, str]:

@@ -17,11 +17,11 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework.serializers import Serializer
 
+from chatmemory_django.core.problems import MEDIA_TYPE, problem
 from chatmemory_django.formats.openai_chat import OpenAiMessage
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.rest.examples import in_site_format
 from chatmemory_django.rest.parsers import LinesParser
-from chatmemory_django.rest.problems import MEDIA_TYPE, PREFIX
 
 BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 NOT_BLANK = r"[^\u0000-\u0020]"
@@ -181,13 +181,7 @@ class Schema(AutoSchema):
 
         code, description = PROBLEMS[status]
         where = [{"path": WHERE[status][0], "code": code, "detail": WHERE[status][1]}] if status in WHERE else []
-        example = {
-            "type": f"{PREFIX}{code}",
-            "title": status.phrase,
-            "status": int(status),
-            "detail": WHERE[status][1] if status in WHERE else description,
-            "errors": where,
-        }
+        example = problem(status, code, WHERE[status][1] if status in WHERE else description, where)
         body: dict[str, Any] = {
             "description": description,
             "content": {

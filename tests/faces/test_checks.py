@@ -383,10 +383,10 @@ class TestEachCheck:
             ("KEEP_HISTROY", "Did you mean 'KEEP_HISTORY'?"),
             (
                 "colour",
-                f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, {Encryption.key}, KEEP_HISTORY, "
-                "LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, MEDIA_MISSING, "
-                "MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, PAGE, REMOTE_FILES, REMOTE_MEDIA, "
-                "REST, RETENTION, STORAGE_QUOTA.",
+                f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, CURRENCY, {Encryption.key}, "
+                "KEEP_HISTORY, LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, "
+                "MEDIA_MISSING, MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, PAGE, REMOTE_FILES, "
+                "REMOTE_MEDIA, REST, RETENTION, STORAGE_QUOTA.",
             ),
         ],
         ids=["misspelt", "invented"],
@@ -504,6 +504,13 @@ class TestEachCheck:
 
         assert error.id == "chatmemory.E061"
         assert repr(cost) in error.msg
+
+    @pytest.mark.parametrize("currency", [None, 5, "x" * 11], ids=repr)
+    def test_E065_the_currency_is_no_short_text(self, settings, currency):
+        (error,) = found(settings, CURRENCY=currency)
+
+        assert error.id == "chatmemory.E065"
+        assert repr(currency) in error.msg
 
     @pytest.mark.parametrize(
         "budget",

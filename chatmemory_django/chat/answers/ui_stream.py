@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
 import msgspec
 
+from chatmemory_django.access import NotAllowedError
 from chatmemory_django.chat.answers.ui_steps import Chunk, Step
 from chatmemory_django.chat.model import (
     ApprovalRequested,
@@ -41,6 +43,8 @@ HEADERS = {**EVENT_STREAM, "X-Vercel-AI-UI-Message-Stream": "v1"}
 DONE = "data: [DONE]\n\n"
 """The last event of every stream, however the answer ended."""
 
+RESPONSE = ": response "
+"""What the comment of a stream begins with that has the status and the headers of a failed answer, as JSON."""
 
 CALLED = {"tool-input-available", "tool-input-error"}
 """The types of the chunks after which a page has a call."""
@@ -56,9 +60,23 @@ def encode(chunk: Chunk) -> str:
     return f"data: {text}\n\n"
 
 
-def error_in(stream: str) -> str | None:
-    """Return the text of the error that a *stream* ends with; None if it ends with none."""
-    return next((str(chunk["errorText"]) for chunk in decoded(stream)[-1:] if chunk["type"] == "error"), None)
+def response_to(refused: NotAllowedError) -> str:
+    """
+    Return the response that a failed answer would have had, had it not begun: a comment in its stream.
+
+    It is for another process that returns the whole answer, or what it has failed with; see ``error_in``.
+    """
+    return f"{RESPONSE}{json.dumps([refused.status, refused.headers])}\n\n"
+
+
+def error_in(stream: str) -> NotAllowedError | None:
+    """Return the error that a *stream* ends with, with the status of its response; None if it ends with none."""
+    text = next((str(chunk["errorText"]) for chunk in decoded(stream)[-1:] if chunk["type"] == "error"), None)
+    if text is None:
+        return None
+    found = [event.removeprefix(RESPONSE) for event in stream.split("\n\n") if event.startswith(RESPONSE)]
+    status, headers = json.loads(found[-1]) if found else (HTTPStatus.BAD_GATEWAY, {})
+    return NotAllowedError(status, text, **headers)
 
 
 def decoded(stream: str) -> list[Chunk]:

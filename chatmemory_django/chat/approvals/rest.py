@@ -28,7 +28,7 @@ from chatmemory_django.rest.views import row_of
 
 DECISION = {"id": "0b6cf6a4-6d2c-4f0e-9d0b-0a4a3f5f6f10", "approved": False, "reason": "I want another one instead."}
 APPROVALS = {
-    "approvals": [
+    "results": [
         {
             "id": DECISION["id"],
             "sequence": 2,
@@ -87,7 +87,7 @@ class ApprovalSerializer(serializers.Serializer[Any]):
 class ApprovalsSerializer(serializers.Serializer[Any]):
     """The tool calls that wait for a decision, in their order."""
 
-    approvals = ApprovalSerializer(many=True)
+    results = ApprovalSerializer(many=True)
 
 
 class ApprovalViewSet(ConversationViewSet):
@@ -111,7 +111,7 @@ class ApprovalViewSet(ConversationViewSet):
             | {"call_id": call.id, "tool": call.name, "arguments": call.arguments}
             for each, call in waiting
         )
-        return Response(ApprovalsSerializer({"approvals": list(shown)}).data)
+        return Response(ApprovalsSerializer({"results": list(shown)}).data)
 
     @extend_schema(responses={204: None})
     def decide(self, request: Request, memory_id: str) -> Response:

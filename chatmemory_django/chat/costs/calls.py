@@ -7,6 +7,7 @@ A call is recorded once it has ended. That never makes an answer fail: if it is 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -71,10 +72,13 @@ class Call:
     service_tier: str | None = None
     """The vendor's name for the kind of service, which may have a price of its own, if the model reported it."""
     began_at: datetime = field(default_factory=timezone.now)
+    seconds: float | None = None
+    """How long it took, until the model had answered or an error ended it; None if neither is known."""
     estimate: Estimate = field(default_factory=Estimate, repr=False)
     """What it used, in case that the model does not report that."""
     is_estimate: bool = False
     """Whether ``counted`` is that, once it was asked for."""
+    _begin: float = field(default_factory=time.monotonic, repr=False)
     _counted: TokenUsage | None = None
     _cost: tuple[Decimal | None] | None = None
 
@@ -99,6 +103,7 @@ class Call:
         self._counted = None if self.usage == NOTHING else usage
         self.model = model or self.model
         self.outcome = Outcome.COMPLETED
+        self.seconds = time.monotonic() - self._begin
 
     def fail(self, error: BaseException) -> None:
         """
@@ -110,6 +115,7 @@ class Call:
             return
         self.outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.CANCELLED
         self.error = type(error).__name__ if isinstance(error, Exception) else ""
+        self.seconds = time.monotonic() - self._begin
         if is_refusal(error) and not self.estimate.is_answered:
             self._counted = NOTHING
 
@@ -228,6 +234,7 @@ def _values(call: Call) -> dict[str, Any]:
         "error": call.error[:MAX_NAME_LENGTH],
         "labels": dict(call.labels),
         "created_at": call.began_at,
+        "seconds": None if call.seconds is None else round(call.seconds, 3),
     }
 
 

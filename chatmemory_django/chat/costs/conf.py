@@ -25,6 +25,16 @@ class Costs(Section):
         ),
         "chatmemory.E061",
     ] = None
+    CURRENCY: Annotated[
+        str,
+        Rule(
+            "a text of at most 10 characters",
+            lambda name: isinstance(name, str) and len(name) <= 10,
+            "For example 'USD'.",
+        ),
+        "chatmemory.E065",
+    ] = ""
+    """What costs are in, as it is shown beside them."""
     BUDGET: object = None
     """A dict or several, a function of a user that returns that or None, or its path."""
 

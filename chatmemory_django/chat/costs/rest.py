@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import COST_PLACES
+from chatmemory_django.chat.costs.conf import costs
 from chatmemory_django.chat.costs.labels import NAME
 from chatmemory_django.chat.costs.usage import BY, usage
 from chatmemory_django.core.limits import MAX_INTEGER
@@ -31,7 +32,7 @@ class UsageQuery(serializers.Serializer[Any]):
     )
     since = MomentField(required=False, help_text="Start of the period, inclusive; by default, 30 days before its end.")
     until = MomentField(required=False, help_text="End of the period, exclusive; by default, now.")
-    limit = serializers.IntegerField(
+    page_size = serializers.IntegerField(
         required=False, min_value=1, max_value=MAX_INTEGER, help_text="Maximum number of rows."
     )
     offset = serializers.IntegerField(
@@ -52,6 +53,7 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     calls = serializers.IntegerField(
         help_text="Failed and cancelled calls included. Tokens that were not reported are estimates."
     )
+    failed = serializers.IntegerField(help_text="How many of the calls have failed.")
     uncounted = serializers.IntegerField(
         help_text="How many of the calls have no counts: they were refused, or nothing is known of them."
     )
@@ -73,7 +75,8 @@ class UsageSerializer(serializers.Serializer[Any]):
     by = serializers.CharField()
     since = MomentField()
     until = MomentField()
-    limit = serializers.IntegerField(help_text="The maximum number of rows.")
+    page_size = serializers.IntegerField(help_text="The maximum number of rows.")
+    currency = serializers.CharField(help_text="That of `cost`, as the site names it; empty if it does not.")
     next = serializers.URLField(allow_null=True, help_text="The URL of the rows after these; null if there are none.")
     results = UsageRowSerializer(many=True)
 
@@ -90,11 +93,11 @@ class UsageView(ChatMemoryView):
         """
         Sum up tokens and costs by day, model, conversation, user, purpose, outcome or label.
 
-        Days are those of UTC; by default, the last 30 days count. At most `limit` rows are returned; `next` is the URL
-        of the following ones, or null.
+        Days are those of UTC; by default, the last 30 days count. At most `page_size` rows are returned; `next` is the
+        URL of the following ones, or null.
         """
         asked, limits = self.query, conf.rest()
-        limit = min(asked.get("limit", limits.PAGE_SIZE), limits.MAX_PAGE_SIZE)
+        limit = min(asked.get("page_size", limits.PAGE_SIZE), limits.MAX_PAGE_SIZE)
         offset = asked.get("offset", 0)
         by = asked.get("by", "day")
         until = asked.get("until", datetime.now(UTC))
@@ -109,7 +112,10 @@ class UsageView(ChatMemoryView):
         if len(rows) > limit:
             # The period is fixed, so that new calls move no row from one page to another.
             moments = {"since": since.isoformat(), "until": until.isoformat()}
-            query = {**request.query_params.dict(), **moments, "limit": limit, "offset": offset + limit}
+            query = {**request.query_params.dict(), **moments, "page_size": limit, "offset": offset + limit}
             url = f"{request.build_absolute_uri(request.path)}?{urlencode(query)}"
         results = [{**row._asdict(), "cost": None if row.cost is None else f"{row.cost:f}"} for row in rows[:limit]]
-        return Response({"by": by, "since": since, "until": until, "limit": limit, "next": url, "results": results})
+        return Response(
+            {"by": by, "since": since, "until": until, "page_size": limit, "currency": costs().CURRENCY}
+            | {"next": url, "results": results}
+        )

@@ -39,6 +39,13 @@ class Spending(NamedTuple):
     end: datetime
     tokens: int
     highest: int
+    ticks: list[int]
+    """What the lines of the plot stand for, from the top to 0."""
+
+    @property
+    def middle(self) -> datetime:
+        """The day in the middle of it."""
+        return self.begin + (self.end - self.begin) / 2
 
 
 def read_spending(
@@ -58,6 +65,7 @@ def read_spending(
     highest = max((sum(bar.values()) for bar in bars.values()), default=0)
     if not highest:
         return None
+    limit = _rounded(highest)
     count = (until.astimezone(UTC).date() - first).days + 1
     step = WIDTH / count
     pieces = []
@@ -65,7 +73,7 @@ def read_spending(
         y = float(HEIGHT)
         for name in (*names, None):
             if tokens := bar.get(name, 0):
-                height = HEIGHT * tokens / highest
+                height = HEIGHT * tokens / limit
                 y -= height
                 numbers = (f"{number:.2f}" for number in (place * step, y, step * 0.85, height))
                 x, top, width, tall = numbers
@@ -75,7 +83,13 @@ def read_spending(
     if any(None in bar for bar in bars.values()):
         keys.append((_shown(None), "rest"))
     total = sum(sum(bar.values()) for bar in bars.values())
-    return Spending(pieces, keys, since, until, total, highest)
+    return Spending(pieces, keys, since, until, total, highest, [limit, limit // 2, 0])
+
+
+def _rounded(highest: int) -> int:
+    """Return the first of 2, 4, 6, 10, 20, 40, 60, 100 and so on that is at least *highest*, for the top of an axis."""
+    power: int = 10 ** (len(str(highest)) - 1)
+    return next(step * power for step in (1, 2, 4, 6, 10) if step * power >= highest and step * power % 2 == 0)
 
 
 def _shown(model: str | None) -> str:

@@ -31,6 +31,7 @@ if not apps.is_installed("chatmemory_django.chat"):
 
 MEASURES = (
     "calls",
+    "failed",
     "uncounted",
     "unpriced",
     "input",
@@ -96,6 +97,7 @@ class ModelCallQuerySet(models.QuerySet["ModelCall"]):
         """Return a row for each value of *by*: that, and what its calls used together, ``sum_of_…`` the measures."""
         return self.order_by().values(**by).annotate(
             sum_of_calls=Count("pk"),
+            sum_of_failed=Count("pk", filter=Q(outcome=Outcome.FAILED)),
             sum_of_uncounted=Count("pk", filter=Q(input_tokens=None)),
             sum_of_unpriced=Count("pk", filter=Q(cost=None)),
             sum_of_input=Sum("input_tokens", default=0),
@@ -151,6 +153,7 @@ class ModelCall(models.Model):
     # The site's own, by which calls are summed up: see ``costs.labels``.
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     created_at = models.DateTimeField(_("time"), default=timezone.now)
+    seconds = models.FloatField(_("seconds"), null=True)
     # The run that added it to the sums; null until then.
     summed = models.BigIntegerField(null=True, editable=False)
 
@@ -216,6 +219,7 @@ class CallSum(models.Model):
     outcome = models.CharField(max_length=16, blank=True)
     labels = models.JSONField(default=dict)
     calls = models.BigIntegerField()
+    failed = models.BigIntegerField(default=0)
     uncounted = models.BigIntegerField()
     unpriced = models.BigIntegerField()
     input = models.BigIntegerField()

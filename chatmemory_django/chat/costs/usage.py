@@ -59,6 +59,7 @@ class Usage(NamedTuple):
     key: str | None
     calls: int
     """How many there were, failed and cancelled ones included."""
+    failed: int
     uncounted: int
     """How many of them have no counts: they were refused, or nothing is known of what was sent."""
     unpriced: int

@@ -21,12 +21,16 @@ from drf_spectacular.utils import (
     inline_serializer,
 )
 from rest_framework import serializers
+from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from chatmemory_django.chat.http.refusals import CODES
+from chatmemory_django.core.problems import MEDIA_TYPE, problem
 from chatmemory_django.rest.admission import IsAllowed
 from chatmemory_django.rest.root import chat_path
 from chatmemory_django.rest.schema import summary_of
+from chatmemory_django.rest.serializers import ProblemSerializer
 
 Endpoint = tuple[str, str, str, Callable[..., Any]]
 """A path, its regular expression, a method and a view."""
@@ -49,7 +53,7 @@ REFUSALS = {
     "503": "The model is overloaded, or the chat cannot be used now.",
     "504": "The model took too long.",
 }
-"""What the statuses of errors mean, whose body is a short text."""
+"""What the statuses of errors mean, whose body is a short text or, for a client that asks for JSON, a problem."""
 
 ALWAYS = ("400", "401", "403", "429")
 OF_ANSWERS = ("404", "409", "413", "415", "422", "500", "502", "503", "504")
@@ -61,17 +65,6 @@ ANSWER = {
     "parts": [{"type": "text", "text": "Hamburg."}],
 }
 ASKED = {"id": "orders", "messages": [QUESTION]}
-
-_UNKNOWN = {
-    "type": "object",
-    "description": "The question before this one is not stored; the ids are those of the newest messages that are.",
-    "required": ["error", "unknown", "messages"],
-    "properties": {
-        "error": {"type": "string"},
-        "unknown": {"type": "string"},
-        "messages": {"type": "array", "items": {"type": "string"}},
-    },
-}
 
 _PART = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}, "text": {"type": "string"}}}
 
@@ -90,8 +83,17 @@ class UiMessageSerializer(serializers.Serializer[Any]):
     metadata = serializers.DictField(required=False)  # only of answers
 
 
+class ConflictSerializer(ProblemSerializer):
+    """A problem. If the question before this one is not stored, it has that one's id, and the newest that are."""
+
+    unknown = serializers.CharField(required=False, help_text="The id of the message that is not stored.")
+    messages = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="The ids of the newest messages that are."
+    )
+
+
 class ChatSchema(AutoSchema):
-    """The schema generator of the chat's views, whose errors are short texts."""
+    """The schema generator of the chat's views, whose errors are short texts, or problems."""
 
     def get_tags(self) -> list[str]:
         return ["chat"]
@@ -103,15 +105,22 @@ class ChatSchema(AutoSchema):
         view: Any = self.view
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         for status in (*ALWAYS, *view.refusals):
-            content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
-            if status == "409" and isinstance(view, _Chat):
-                content["application/json"] = {"schema": _UNKNOWN}
+            serializer = ConflictSerializer if status == "409" else ProblemSerializer
+            described = {
+                "schema": self.resolve_serializer(serializer, "response").ref,
+                "example": problem(int(status), CODES[int(status)], REFUSALS[status]),
+            }
+            content = {"text/plain": {"schema": {"type": "string"}}, MEDIA_TYPE: described}
             bodies[status] = {"description": REFUSALS[status], "content": content}
+            if status in {"429", "503"}:
+                wait = {"description": "Seconds to wait before the next request.", "schema": {"type": "integer"}}
+                bodies[status]["headers"] = {"Retry-After": wait}
         return dict(sorted(bodies.items()))
 
 
 class _View(APIView):
     permission_classes: Any = (IsAllowed,)
+    parser_classes = (JSONParser,)
     schema = ChatSchema()
     refusals: tuple[str, ...] = ()
 
@@ -131,7 +140,12 @@ class _Chat(_View):
             {
                 "id": serializers.CharField(help_text="The chat's id: a UUID, a memory id of the user, or any other."),
                 "messages": UiMessageSerializer(
-                    many=True, help_text="The chat: its last message, and the ids of those before it."
+                    many=True,
+                    required=False,
+                    help_text="The chat: its last message is the question, and of those before it, the ids count.",
+                ),
+                "message": UiMessageSerializer(
+                    required=False, help_text="The question alone, in place of `messages`; one of them is required."
                 ),
                 "trigger": serializers.ChoiceField(
                     ["submit-message", "regenerate-message"],
@@ -163,7 +177,8 @@ class _Chat(_View):
 
         It is streamed as server-sent events, in the protocol of `useChat` of the AI SDK.
 
-        With `Accept: application/json`, the whole answer is returned as one message.
+        With `Accept: application/json`, the whole answer is returned as one message. The body is JSON. Errors have a
+        short text or, where `Accept` names `application/json` or `application/problem+json`, are problem details.
         """
 
 

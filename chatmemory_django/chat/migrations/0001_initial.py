@@ -159,6 +159,7 @@ class Migration(migrations.Migration):
                 ("outcome", models.CharField(blank=True, max_length=16)),
                 ("labels", models.JSONField(default=dict)),
                 ("calls", models.BigIntegerField()),
+                ("failed", models.BigIntegerField(default=0)),
                 ("uncounted", models.BigIntegerField()),
                 ("unpriced", models.BigIntegerField()),
                 ("input", models.BigIntegerField()),
@@ -232,6 +233,7 @@ class Migration(migrations.Migration):
                 ("error", models.CharField(blank=True, max_length=100, verbose_name="error")),
                 ("labels", models.JSONField(blank=True, default=dict, verbose_name="labels")),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="time")),
+                ("seconds", models.FloatField(null=True, verbose_name="seconds")),
                 ("summed", models.BigIntegerField(editable=False, null=True)),
                 (
                     "conversation",

@@ -10,12 +10,12 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from chatmemory_django.access import NotAllowedError
 from chatmemory_django.chat.answers.ui_stream import EVENT_STREAM, encode
-from chatmemory_django.chat.http.asking import body_of
+from chatmemory_django.chat.http.asking import admitted_body_of
 from chatmemory_django.chat.http.views import AI_SDK, Protocol, answering, following, newest, respond, streamed
+from chatmemory_django.chat.runs.overload import in_thread_in_turn
 from chatmemory_django.contrib.ag_ui.events import RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
 from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
-from chatmemory_django.db.threads import in_thread
 from chatmemory_django.private import private
 
 
@@ -40,7 +40,7 @@ async def run(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 async def connect(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Stream the messages of the conversation that a ``RunAgentInput`` names, and the answer in progress, if any."""
     try:
-        asked = RunInput.of(await in_thread(body_of, request))
+        asked = RunInput.of(await in_thread_in_turn(admitted_body_of, request))
     except ValueError as exc:
         raise NotAllowedError(400, str(exc)) from None
     read = partial(newest, request, asked.thread_id, request.path.removesuffix("connect"))

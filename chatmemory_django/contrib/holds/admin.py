@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.admin.changelist import KeyedList
 from chatmemory_django.contrib.holds.models import LegalHold
 
 
@@ -33,6 +35,9 @@ class LegalHoldAdmin(admin.ModelAdmin):
     def is_in_force(self, hold: LegalHold) -> bool:
         """Return whether it forbids to erase now."""
         return hold.is_active
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return KeyedList
 
     def get_fields(self, request: HttpRequest, obj: LegalHold | None = None) -> tuple[str, ...]:
         return self.fields if obj is None else (*self.fields, "placed_by", "created_at", "ended_by")

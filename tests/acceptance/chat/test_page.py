@@ -623,7 +623,7 @@ class TestApprovals:
             route.fulfill(response=response, json=messages)
 
         talk.page.route("**/api/chat/*/messages", as_others)
-        talk.page.route("**/approvals/", lambda route: route.fulfill(json={"approvals": []}))
+        talk.page.route("**/approvals/", lambda route: route.fulfill(json={"results": []}))
         talk.say("Call this chat Fjords")
         talk.page.reload()
 

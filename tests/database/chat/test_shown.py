@@ -286,7 +286,15 @@ class TestWhatIsUnknown:
         response = page.post([asked("Never", "never"), answer("nor this"), asked("Hi.")])
 
         assert response.status_code == 409
-        assert response.json() == {"error": CHANGED, "unknown": "never", "messages": known}
+        assert response["Content-Type"] == "application/problem+json"
+        problem = {
+            "type": "urn:chatmemory:conflict",
+            "title": "Conflict",
+            "status": 409,
+            "detail": CHANGED,
+            "errors": [],
+        }
+        assert response.json() == {**problem, "unknown": "never", "messages": known}
         assert page.reload() == ["tool", "Re: tool", "Two", "Re: Two"]
         assert not Run.objects.filter(active__isnull=False).exists()
 
@@ -307,7 +315,8 @@ class TestWhatIsUnknown:
 
         assert other.say("Three").json()["messages"] == [each["id"] for each in page.messages[:2]]
         Conversation.objects.all().delete()
-        assert other.say("Four").json() == {"error": CHANGED, "unknown": page.messages[2]["id"], "messages": []}
+        unknown = other.say("Four").json()
+        assert (unknown["unknown"], unknown["messages"]) == (page.messages[2]["id"], [])
         assert not Conversation.objects.exists()
 
     def test_the_messages_of_others_are_unknown(self, page):

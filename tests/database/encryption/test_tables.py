@@ -786,7 +786,9 @@ class TestSearches:
 
         page = admin_client.get(url)
 
-        assert page.context["cl"].search_help_text == "Memory id or owner"
+        assert page.context["cl"].search_help_text == (
+            "Memory id or owner; titles and messages are encrypted, and not searched"
+        )
         assert b"?problem=turn" in page.content
         assert b"?problem=tool" not in page.content
         assert admin_client.get(url, {"problem": "tool"}).status_code == 200

@@ -275,7 +275,7 @@ class TestAnswers:
             assert await say(tenant, "tool approved") == ""
         memory_id = await in_thread(lambda: first(GLOBEX, Conversation).memory_id)
         path = f"conversations/{memory_id}/approvals/"
-        [approval] = (await send(GLOBEX, "GET", path, params={})).json()["approvals"]
+        [approval] = (await send(GLOBEX, "GET", path, params={})).json()["results"]
 
         decided = await send(GLOBEX, "POST", path, json={"id": approval["id"], "approved": True})
 

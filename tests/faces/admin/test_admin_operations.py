@@ -215,6 +215,22 @@ class TestExport:
         assert '"third"' not in text
         assert LogEntry.objects.count() == 2
 
+    @pytest.mark.parametrize("form", ["jsonl", "text"])
+    def test_what_cannot_be_exported_is_left_out_and_logged_and_the_others_go_on(self, support, talk, form):
+        broken, last = conversation(U1, memory_id="broken"), conversation(U2, memory_id="last")
+        Message.objects.filter(conversation=broken).update(payload="{")
+
+        text = self.lines(
+            post_action(support, "export_conversations", [talk, broken, last], confirmed="export", form=form)
+        )
+
+        assert [each in text for each in ("shop-1", "last")] == [True, True]
+        if form == "jsonl":
+            assert '"broken"' not in text
+            logged = LogEntry.objects.filter(object_id=broken.pk).order_by("pk").last().get_change_message()
+            reason = "Cannot export message 1 of conversation 'broken': ValueError. See check_chatmemory."
+            assert logged == f"Left out of an export: {reason}"
+
     def test_an_export_changes_nothing(self, support, talk):
         before = Conversation.objects.values().get()
 

@@ -67,6 +67,8 @@ MATRIX = [
     ("conversations/c/messages/1/", "patch", {"metadata": {"feedback": 1}}, {200: OWNER | ALL, 403: SEE - OWNER - ALL}),
     ("conversations/c/messages/1/", "delete", None, {200: REMOVE, 403: SEE - REMOVE}),
     ("conversations/c/messages/1/alternatives/", "get", None, {200: SEE}),
+    ("conversations/c/messages/1/pin/", "post", None, {200: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/messages/1/pin/", "delete", None, {200: CHANGE, 403: SEE - CHANGE}),
     ("conversations/c/messages/1/media/0/", "get", None, {}),
     ("conversations/c/memory/", "get", None, {200: SEE}),
     (
@@ -378,7 +380,7 @@ class TestSitesRestFrameworkSettings:
         assert "filter_backends" in vars(ChatMemoryView)
         assert ChatMemoryView().get_exception_handler() is handle_exception
 
-    @pytest.mark.parametrize("key", ["message", "to", "limit", "unknown", "errors"])
+    @pytest.mark.parametrize("key", ["message", "to", "page_size", "unknown", "errors"])
     def test_they_do_not_rename_its_terms(self, conversation, client_of, settings, key):
         owner = client_of("owner")
         requests = [
@@ -387,7 +389,7 @@ class TestSitesRestFrameworkSettings:
             lambda: owner.post(f"{ROOT}c/memory/rewind/", {"to": "x"}, format="json"),
             lambda: owner.post(MESSAGES, {"messages": "x"}, format="json"),
             lambda: owner.post(MESSAGES, adding({"type": "X"}), format="json"),
-            lambda: owner.get("/api/usage/", {"limit": "x", "unknown": "1"}),
+            lambda: owner.get("/api/usage/", {"page_size": "x", "unknown": "1"}),
             lambda: owner.delete(ROOT),
             lambda: owner.get(ROOT, {"ordering": "created_at"}),
             lambda: owner.get(ROOT, {"ordering": "x"}),

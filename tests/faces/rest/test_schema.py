@@ -80,8 +80,8 @@ def test_openapi_3_0_has_no_null_type_no_const_and_no_tuples():
 def test_each_operation_describes_its_errors(whole):
     found = [each for each in operations(whole) if "chat" not in each[2]["tags"]]
 
-    assert len(found) == 28
-    assert len({operation["operationId"] for _, _, operation in found}) == 28
+    assert len(found) == 30
+    assert len({operation["operationId"] for _, _, operation in found}) == 30
     for where, verb, operation in found:
         assert operation["description"], (where, verb)
         assert operation["security"], (where, verb)
@@ -93,11 +93,11 @@ def test_each_operation_describes_its_errors(whole):
 def test_each_operation_has_a_name_a_group_and_a_summary_of_its_own(whole):
     found = list(operations(whole))
 
-    assert len(found) == 33
-    assert len({operation["operationId"] for _, _, operation in found}) == 33
-    assert len({operation["summary"] for _, _, operation in found}) == 33
+    assert len(found) == 35
+    assert len({operation["operationId"] for _, _, operation in found}) == 35
+    assert len({operation["summary"] for _, _, operation in found}) == 35
     groups = Counter(tag for _, _, operation in found for tag in operation["tags"])
-    assert groups == {"conversations": 11, "messages": 8, "memory": 6, "usage": 2, "addresses": 1, "chat": 5}
+    assert groups == {"conversations": 11, "messages": 10, "memory": 6, "usage": 2, "addresses": 1, "chat": 5}
     assert set(groups) <= {each["name"] for each in whole["tags"]}
     for where, verb, operation in found:
         assert 3 <= len(operation["summary"]) <= 85, (where, verb)
@@ -127,9 +127,44 @@ def test_the_chat_is_in_it_where_the_site_has_it(whole, client, person, settings
         described = whole["paths"][where][verb]["responses"][str(answer.status_code)]["content"]
         assert answer.status_code == 200
         check(whole, described["application/json"]["schema"], answer.json())
-    refused = client.post("/api/chat", {}, "application/json")
-    described = whole["paths"]["/api/chat"]["post"]["responses"][str(refused.status_code)]
-    assert list(described["content"]) == [refused["Content-Type"].partition(";")[0]] == ["text/plain"]
+    for accept, kind in {"*/*": "text/plain", "application/json": "application/problem+json"}.items():
+        refused = client.post("/api/chat", {}, "application/json", headers={"Accept": accept})
+        described = whole["paths"]["/api/chat"]["post"]["responses"][str(refused.status_code)]["content"]
+        assert refused["Content-Type"].partition(";")[0] == kind
+        assert set(described) == {"text/plain", "application/problem+json"}
+    check(whole, described[kind]["schema"], refused.json())
+
+
+def test_the_chat_takes_json_alone_and_has_two_bodies_for_each_error(whole):
+    chat = whole["paths"]["/api/chat"]["post"]
+    errors = {status: each["content"] for status, each in chat["responses"].items() if status >= "400"}
+
+    assert list(chat["requestBody"]["content"]) == ["application/json"]
+    assert {"400", "401", "403", "404", "409", "413", "415", "422", "429", "503"} <= set(errors)
+    assert {tuple(content) for content in errors.values()} == {("text/plain", "application/problem+json")}
+    conflict = errors["409"]["application/problem+json"]["schema"]["$ref"].rpartition("/")[2]
+    assert {"detail", "unknown", "messages"} <= set(whole["components"]["schemas"][conflict]["properties"])
+    for status in ("429", "503"):
+        assert "Retry-After" in chat["responses"][status]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [({"username": "ann", "password": "right"}, "200"), ({"username": "ann"}, "400")]
+)
+def test_a_token_has_an_example_and_its_errors(whole, client, django_user_model, body, status):
+    django_user_model.objects.create_user("ann", password="right")
+
+    token = whole["paths"]["/api/token/"]["post"]
+    response = client.post("/api/token/", body, "application/json")
+
+    assert str(response.status_code) == status
+    described = token["responses"][status]["content"]["application/json"]
+    check(whole, described["schema"], response.json())
+    for value in examples(described):
+        check(whole, described["schema"], value)
+    assert examples(described)
+    assert examples(token["requestBody"]["content"]["application/json"])
+    assert list(token["responses"]["429"]["content"]) == ["text/plain"]
 
 
 def test_every_address_of_the_chat_is_in_it(whole):
@@ -153,6 +188,8 @@ def test_each_response_conforms_to_its_schema(whole, writer, begin):
         (f"{ROOT}{{memory_id}}/memory/switch/", "post", {"to": 2}),
         (f"{ROOT}{{memory_id}}/fork/", "post", {}),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/alternatives/", "get", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "post", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "delete", None),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/", "delete", None),
         (f"{ROOT}{{memory_id}}/memory/pop/", "post", None),
     ):
@@ -223,7 +260,7 @@ def test_responses_conform_to_it(whole, writer, begin, query):
         (f"{ROOT}c/messages/1/{query}", f"{ROOT}{{memory_id}}/messages/{{sequence}}/"),
         (f"{ROOT}c/memory/{query or '?explain=1'}", f"{ROOT}{{memory_id}}/memory/"),
         ("/api/usage/?by=model", "/api/usage/"),
-        ("/api/usage/?limit=0", "/api/usage/"),
+        ("/api/usage/?page_size=0", "/api/usage/"),
         (f"{ROOT}nowhere/", f"{ROOT}{{memory_id}}/"),
     ):
         answer = writer.get(where)

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.admin.models import LogEntry
 from django.test import AsyncClient
 from rest_framework.authtoken.models import Token
 
@@ -225,6 +226,20 @@ class TestTransfer:
         assert (response.status_code, paths(response)) == (400, [query.partition("=")[0]])
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_cannot_be_exported_is_an_error_and_no_part_of_a_file(begin, client_of, settings, debug):
+    settings.DEBUG = debug
+    begin(NAMED, UserMessage("hi"))
+    Message.objects.update(payload="{")
+
+    response = client_of("owner").get(f"{ROOT}{NAMED}/export/")
+
+    assert (response.status_code, response["Content-Type"]) == (500, "application/problem+json")
+    assert response.json()["type"] == "urn:chatmemory:unexportable"
+    assert response.json()["detail"].startswith("Cannot export message 1 of conversation")
+    assert not LogEntry.objects.exists()
+
+
 def test_an_export_under_asgi_is_streamed_too(begin, person):
     begin(NAMED, *[UserMessage("hi" * 400)] * 250)
     token = Token.objects.create(user=person("owner"))
@@ -266,9 +281,9 @@ class TestUsage:
         for number in range(3):
             ModelCall.objects.create(owner=person("owner"), model=str(number), purpose="answer", outcome="completed")
 
-        found = [api.get(USAGE, {"by": "model", **query}).json() for query in ({}, {"limit": 2}, {"limit": 3})]
+        found = [api.get(USAGE, {"by": "model", **query}).json() for query in ({}, {"page_size": 2}, {"page_size": 3})]
 
-        assert [(each["limit"], bool(each["next"]), len(each["results"])) for each in found] == [
+        assert [(each["page_size"], bool(each["next"]), len(each["results"])) for each in found] == [
             (50, False, 3),
             (2, True, 2),
             (3, False, 3),
@@ -281,7 +296,7 @@ class TestUsage:
             labels = {"tenant": tenant} if tenant else {}
             ModelCall.objects.create(owner=person("owner"), purpose="answer", outcome="completed", labels=labels)
 
-        found = api.get(USAGE, {"by": "label:tenant", "limit": 1}).json()
+        found = api.get(USAGE, {"by": "label:tenant", "page_size": 1}).json()
         rest = api.get(found["next"]).json()
 
         assert found["by"] == "label:tenant"
@@ -290,7 +305,7 @@ class TestUsage:
     def test_the_limit_has_a_maximum(self, api, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 7
 
-        assert api.get(USAGE, {"limit": 100}).json()["limit"] == 7
+        assert api.get(USAGE, {"page_size": 100}).json()["page_size"] == 7
 
     @pytest.mark.parametrize(
         "query",
@@ -300,11 +315,11 @@ class TestUsage:
             {"by": "label:a b"},
             {"since": "x"},
             {"until": "2026-01-01"},
-            {"limit": "0"},
-            {"limit": "x"},
+            {"page_size": "0"},
+            {"page_size": "x"},
             {"offset": "-1"},
             {"since": ""},
-            {"page_size": "1"},
+            {"limit": "1"},
         ],
     )
     def test_names_an_invalid_parameter(self, api, query):

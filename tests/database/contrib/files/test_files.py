@@ -690,6 +690,18 @@ def test_an_export_names_what_lacks_a_file_or_is_no_message_and_goes_on(storage,
     assert capsys.readouterr().err.count("\n") == 2
 
 
+def test_by_rest_an_export_that_lacks_a_file_is_an_error_and_no_part_of_a_file(storage, client):
+    ann = User.objects.create_user("ann")
+    a_memory("a", ann).add(UserMessage("Hello"), picture(1))
+    alter(storage, MediaFile.objects.get().name, ALTERED["cut off"])
+    client.force_login(ann)
+
+    response = client.get("/api/conversations/a/export/")
+
+    assert (response.status_code, response["Content-Type"]) == (503, "application/problem+json")
+    assert response.json()["type"] == "urn:chatmemory:storage"
+
+
 def test_an_import_above_the_quota_stores_nothing():
     ann = User.objects.create_user("ann")
     a_memory("a", ann).add(picture(1), picture(2))

@@ -12,7 +12,7 @@ from chatmemory_django.chat.model import BrokenStreamError, TokenUsage
 from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.models import Conversation
 from tests.asgi import run
-from tests.faces.chat.http.test_http import Chat, ann, bearer, no_throttle, user
+from tests.faces.chat.http.test_http import Chat, ann, bearer, no_throttle, reason_of, user
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 __all__ = ["ann", "no_throttle"]  # fixtures
@@ -50,7 +50,7 @@ def test_a_question_over_the_budget_is_answered_with_429(ann, settings, spent, a
     assert 0 < int(response["Retry-After"]) <= 86_400
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert str(tomorrow.year) in response.content.decode()
-    assert response.content.decode().startswith("Your budget for this chat is used up until ")
+    assert reason_of(response).startswith("Your budget for this chat is used up until ")
     assert chat.model.requests == []
     assert not Conversation.objects.exists()
 

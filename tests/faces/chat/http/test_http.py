@@ -156,7 +156,16 @@ async def chunks(response) -> list[dict]:
 def parsed(text: str) -> list[dict]:
     *events, last, rest = text.split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
-    return [json.loads(event.removeprefix("data: ")) for event in events if event != ": ping"]
+    return [json.loads(event.removeprefix("data: ")) for event in events if not event.startswith(":")]
+
+
+def reason_of(response) -> str:
+    """Return the text of an error, which is in problem details if the client has asked for JSON."""
+    if not response.headers["Content-Type"].startswith("application/problem+json"):
+        return response.content.decode()
+    found = json.loads(response.content)
+    assert found["status"] == response.status_code
+    return found["detail"]
 
 
 class RaisingModel(ChatModel):
@@ -405,7 +414,7 @@ class TestErrors:
             assert text_of(found) == "word0 word1 "
             response = await client.post({"id": "c", "message": user("Hi.")}, Accept="application/json")
             assert response.status_code >= 400
-            assert response.content.decode() == text
+            assert reason_of(response) == text
 
         run(test())
 
@@ -693,7 +702,7 @@ class TestAccess:
         headers = {"Accept": "application/json", "X-CSRFToken": token}
         allowed = client.post(URL, body, content_type="application/json", headers=headers)
 
-        assert (refused.status_code, refused.content[:5]) == (403, b"CSRF:")
+        assert (refused.status_code, reason_of(refused)[:5]) == (403, "CSRF:")
         assert allowed.status_code == 200, allowed.content
 
     def test_a_token_needs_no_csrf_token_and_may_be_sent_by_either_name(self, chat, ann):

@@ -16,6 +16,7 @@ from rest_framework.test import APIClient
 from chatmemory_django.access import AccessPolicy, NotAllowedError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.models import Conversation
+from tests.faces.chat.http.test_http import reason_of
 from tests.faces.chat.scripted import ScriptedModel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -118,7 +119,7 @@ def test_others_signatures_are_refused_with_the_class_s_challenge(ann, drf):
     refused = ask("Bearer forged-ann")
 
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, 'Bearer realm="badges"')
-    assert refused.content == b"Incorrect authentication credentials."
+    assert reason_of(refused) == "Incorrect authentication credentials."
     assert (ask().status_code, ask()["WWW-Authenticate"]) == (401, 'Bearer realm="badges"')
 
 
@@ -142,7 +143,7 @@ def test_sessions_and_the_policy_s_tokens_stay_beside_drf_s_classes(ann, drf):
     assert ask(f"Token {ann.token}").status_code == 200
     assert browser.get("/api/chat/c/messages").status_code == 200
     refused = ask(client=browser)
-    assert (refused.status_code, refused.content[:5]) == (403, b"CSRF:")
+    assert (refused.status_code, reason_of(refused)[:5]) == (403, "CSRF:")
     token = "a" * 32
     browser.cookies["csrftoken"] = token
     assert ask(client=browser, **{"X-CSRFToken": token}).status_code == 200
@@ -154,7 +155,7 @@ def test_a_class_that_checks_the_csrf_token_does_so_in_the_chat(ann, drf):
     browser.cookies["badge"] = "ann"
 
     refused = ask(client=browser)
-    assert (refused.status_code, refused.content[:12]) == (403, b"CSRF Failed:")
+    assert (refused.status_code, reason_of(refused)[:12]) == (403, "CSRF Failed:")
     browser.cookies["csrftoken"] = "a" * 32
     assert ask(client=browser, **{"X-CSRFToken": "a" * 32}).status_code == 200
 

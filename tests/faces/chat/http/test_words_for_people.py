@@ -10,7 +10,7 @@ from chatmemory_django.memory import TokenWindowChatMemory
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.provider import get_chat_memory
 from tests.estimators import Words
-from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, chunks, no_throttle, text_of, user
+from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, chunks, no_throttle, reason_of, text_of, user
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.pictures import PNG as PICTURE
 from tests.pictures import encoded
@@ -49,7 +49,7 @@ class TestRefused:
         response = await client.post({"id": "c", "message": user("word " * 1_200)}, **accept)
 
         assert response.status_code == 413
-        assert response.content.decode() == (
+        assert reason_of(response) == (
             "Your message is too long for this chat: with all that is sent along, it needs 1,206 tokens, and 1,000 "
             "fit. Send a shorter one."
         )
@@ -111,7 +111,7 @@ class TestRejected:
         answered = await client.say("Good.")
 
         assert found[-1] == {"type": "error", "errorText": text}
-        assert (refused.status_code, refused.content.decode()) == (422, text)
+        assert (refused.status_code, reason_of(refused)) == (422, text)
         assert text_of(answered) == "Yes. "
         assert client.model.sent[-1] == [UserMessage("Good.")]
         shown = await client.messages()

@@ -40,7 +40,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.tokens import OpenAiTokenCountEstimator
 from tests.asgi import run
 from tests.faces.admin.admin_site import EVERYTHING, MESSAGE_WINDOW, page, shown, staff
-from tests.faces.chat.http.test_http import Chat, ann, asynchronous, bob, chat  # noqa: F401  # fixtures
+from tests.faces.chat.http.test_http import Chat, ann, asynchronous, bob, chat, reason_of  # noqa: F401  # fixtures
 from tests.faces.chat.outgoing.vendors import VENDORS, broken, calls_of
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.chat.server import ModelServer, refusal
@@ -159,7 +159,7 @@ class TestFiles:
             response = await client.post({"id": "c", "messages": [message]}, **headers)
 
             assert response.status_code == 415
-            assert response.content == b"The model does not take this file. Send your message without it."
+            assert reason_of(response) == "The model does not take this file. Send your message without it."
         assert not await Conversation.objects.aexists()
         assert client.model.requests == []
 

@@ -27,7 +27,7 @@ from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, Re
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.checks import check_waiting
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
-from chatmemory_django.chat.model import ChatModelError
+from chatmemory_django.chat.model import ChatModelError, ContextLengthError, ModelTimeoutError, RateLimitError
 from chatmemory_django.chat.models import Run, ToolApproval
 from chatmemory_django.chat.orders import decided
 from chatmemory_django.chat.runs import answers as answers_module
@@ -66,6 +66,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 T = TypeVar("T")
 
 left_in = leases.left
+
+TOO_LONG = "Your message is too long for the model, with what was written before. Send a shorter one."
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +210,27 @@ class TestAsked:
 
         assert good.status_code == 200
         assert good.json()["message"]["parts"][-1]["text"] == "Hello."
-        assert (bad.status_code, bad.content) == (502, b"The model gave no answer. Try again.")
+        assert (bad.status_code, bad.json()["detail"]) == (502, "The model gave no answer. Try again.")
+
+    @pytest.mark.parametrize(
+        ("error", "status", "text"),
+        [
+            (ContextLengthError("No."), 422, TOO_LONG),
+            (RateLimitError("No."), 503, "The model has too much to do. Try again in a moment."),
+            (ModelTimeoutError("60 s"), 504, "The model took too long. Try again."),
+        ],
+    )
+    @pytest.mark.parametrize("runs", ["request", "worker"])
+    def test_its_error_has_the_same_status_and_text_whichever_process_calls_the_model(
+        self, chat, settings, runs, error, status, text
+    ):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "CHAT": {**settings.CHATMEMORY["CHAT"], "RUNS": runs}}
+        client = chat(error)
+        ask = client.post({"id": "c", "messages": [user("Hi.")]}, Accept="application/json")
+
+        bad = run(with_worker(ask) if runs == "worker" else ask)
+
+        assert (bad.status_code, bad.json()["status"], bad.json()["detail"]) == (status, status, text)
 
     def test_what_is_refused_is_refused_in_the_request(self, chat, settings):
         client = chat("Hello.", memory_options={"max_messages": 5})

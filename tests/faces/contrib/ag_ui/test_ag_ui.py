@@ -492,6 +492,16 @@ class TestAttacks:
 
         assert response.status_code in {401, 403}
 
+    @pytest.mark.parametrize("where", ["", "/connect"])
+    @asynchronous
+    async def test_nothing_is_read_of_a_body_before_it_is_known_who_sends_it(self, talk, settings, where):
+        client = talk("One.")
+        client.chat._headers = {}
+        settings.CHATMEMORY["CHAT"]["MAX_BODY_BYTES"] = 1_000
+
+        for body in ("x" * 1_001, "no JSON"):
+            assert (await client.post(body, where)).status_code in {401, 403}
+
     @asynchronous
     async def test_a_body_that_is_too_large_is_refused(self, talk, settings):
         client = talk("One.")

@@ -182,3 +182,12 @@ def test_a_hold_is_not_deleted_in_the_admin_but_goes_with_whom_it_was_on(ann, cl
     client.post(reverse("admin:auth_user_delete", args=[ann.pk]), {"post": "yes"})
 
     assert not User.objects.filter(pk=ann.pk).exists()
+
+
+@pytest.mark.parametrize("name", ["owner", "conversation", "conversation__id__exact"])
+def test_a_key_in_the_address_that_no_database_has_is_no_error_of_the_list(eva, client, held, name):
+    client.force_login(eva)
+
+    listed = client.get(reverse("admin:chatmemory_holds_legalhold_changelist"), {name: "9" * 20}, follow=True)
+
+    assert listed.status_code == 200

@@ -53,7 +53,7 @@ async function reason(response) {
     const [type, seconds] = [response.headers.get("Content-Type") ?? "", response.headers.get("Retry-After")];
     const content = await reached(response.text());
     if (response.status === 401) return text("signed_out");
-    if (response.status === 413 && !type.startsWith("text/plain")) return text("too_large"); // of a proxy
+    if (response.status === 413 && !/^(text\/plain|application\/problem)/.test(type)) return text("too_large"); // of a proxy
     if (response.status === 429 && seconds) return text("wait", {seconds: number(seconds)});
     if (type.includes("problem+json")) {
         const problem = JSON.parse(content);

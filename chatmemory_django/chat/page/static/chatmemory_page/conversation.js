@@ -387,7 +387,7 @@ export class Conversation {
         const waiting = isOpen ? await rest(`${conversationPath(this.id)}approvals/`, {signal}) : null;
         this.#others = isOpen ? await waitingForOthers(this.id, signal) : new Map();
         [this.#about, this.#rows, this.#older] = [known, rows, page?.next ?? null];
-        this.#approvals = waiting?.approvals ?? [];
+        this.#approvals = waiting?.results ?? [];
         if (this.#unsent && rows.some(row => isStoredAs(this.#unsent, row))) this.#drop();
         this.#show({keepsTail: asks !== this.#asks});
     }
