@@ -5,6 +5,7 @@ from collections.abc import Callable
 from django.contrib.auth.models import User
 from django.db.models import F
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.chat.answers import recall
 from chatmemory_django.chat.assistant import Assistant
@@ -96,7 +97,7 @@ def rename_conversation(title: str, owner: User | None, memory_id: str) -> str:
 TOOLS: list[Callable[..., str] | Tool] = [
     get_time,
     get_weather,
-    Tool(rename_conversation, needs_approval=True),
+    Tool(rename_conversation, needs_approval=True, asks=_("name this chat “{title}”")),
     *recall.tools(),
 ]
 

@@ -172,6 +172,9 @@ CLIENT = "client"
 MAX_APPROVER_LENGTH = 255
 """How many characters ``approve_by`` has at most."""
 
+MAX_ASKS_LENGTH = 300
+"""How many characters the words have at most in which a person is asked for an approval."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
@@ -185,6 +188,8 @@ class ApprovalRequested:
     call: ToolExecutionRequest
     approve_by: str = OWNER
     """Who decides: ``OWNER``, or a permission that a user needs to have; ``CLIENT`` if it waits for an output."""
+    asks: str = ""
+    """What the assistant wants to do, in words of the tool; empty if it has none."""
 
     @property
     def runs_in(self) -> Literal["server", "client"]:

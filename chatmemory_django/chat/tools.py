@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
+from string import Formatter
 from types import SimpleNamespace
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NoReturn,
     TypeAlias,
     TypeGuard,
@@ -30,7 +33,7 @@ from docstring_parser import parse
 from pydantic_core import to_json
 
 from chatmemory_django import observing
-from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER, ToolSpecification
+from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, MAX_ASKS_LENGTH, OWNER, ToolSpecification
 from chatmemory_django.db.row_codec import EncryptedError
 from chatmemory_django.db.threads import UNRAISABLE, in_slow_thread
 from chatmemory_django.messages import CONTENT_CLASSES, Content, ToolExecutionRequest, ToolExecutionResultMessage
@@ -44,6 +47,9 @@ CONTEXT = ("request", "owner", "memory_id")
 
 STAFF = "chatmemory.approve_conversation"
 """The permission for calls whose ``approve_by`` is not known, since it failed."""
+
+MAX_ARGUMENT_LENGTH = 100
+"""How many characters of an argument the words of ``Tool(asks=…)`` have at most: the page shows all of it beside."""
 
 
 class ToolError(Exception):
@@ -61,6 +67,13 @@ READABLE = (
     EncryptedError,
 )
 """Exceptions whose text the model reads. Those of others, for example a database's, may contain secrets."""
+
+
+class Wait(NamedTuple):
+    """That a call waits for who may *approve_by*, and what they are asked, in words of the tool."""
+
+    approve_by: str
+    asks: str = ""
 
 
 class Tool:
@@ -82,6 +95,10 @@ class Tool:
     that a user has to have; or a function of the arguments that returns one of the two. If it fails, staff with the
     permission ``STAFF`` decide.
 
+    *asks* is what a call wants to do, for the person who decides: a text like ``"refund {amount} €"``, which completes
+    "The assistant wants to …". Names in braces are arguments, formatted as by ``str.format``, of which long ones are
+    cut. It may be a lazy translation, and is then in the language in which the question was asked.
+
     If it *runs_in* the ``"client"``, *function* only declares it, and is never called: a call ends the assistant's
     turn, which goes on with the output that the owner's browser sends. Calls with invalid arguments fail at once.
     """
@@ -94,6 +111,7 @@ class Tool:
         description: str | None = None,
         needs_approval: bool | Callable[..., bool] = False,
         approve_by: str | Callable[..., str] = OWNER,
+        asks: str | Promise = "",
         runs_in: Literal["server", "client"] = "server",
     ) -> None:
         if not (isinstance(needs_approval, bool) or callable(needs_approval)) or (
@@ -115,6 +133,7 @@ class Tool:
         self.runs_in = runs_in
         self.needs_approval = needs_approval
         self.approve_by = approve_by
+        self.asks = asks
         self.may_wait = needs_approval is not False or runs_in == "client"
         code = _code(function)
         self.name = str(name or getattr(_unbound(function), "__name__", type(function).__name__))
@@ -131,6 +150,8 @@ class Tool:
         for field, parameter in zip(self._names, given.values(), strict=True):
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[field] = (_described(hints[parameter.name], described.get(parameter.name)), default)
+        if isinstance(asks, str):  # a translation is not known yet
+            _check_asks(asks, given)
         config = pydantic.ConfigDict(
             extra="forbid",
             arbitrary_types_allowed=False,
@@ -152,7 +173,7 @@ class Tool:
         return f"Tool({self.name!r})"
 
     @private
-    def approver(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> str | None:
+    def wait(self, call: ToolExecutionRequest, context: Mapping[str, Any]) -> Wait | None:
         """Return for whom *call* waits before it runs, see *approve_by*, or ``CLIENT``; None if for nobody."""
         if not self.may_wait:
             return None
@@ -161,8 +182,18 @@ class Tool:
         except ToolError:
             return None
         if self.runs_in == "client":
-            return CLIENT
-        return self._approver(arguments) if self._must_ask(arguments) else None
+            return Wait(CLIENT)
+        return Wait(self._approver(arguments), self._asked(arguments)) if self._must_ask(arguments) else None
+
+    def _asked(self, arguments: Mapping[str, Any]) -> str:
+        """Return *asks* with the *arguments* of the model, on one line; empty if it cannot be formatted."""
+        given = {name: _cut(value, MAX_ARGUMENT_LENGTH) for name, value in arguments.items() if name not in CONTEXT}
+        try:
+            words = str(self.asks).format_map(given)
+        except Exception:
+            logger.exception("The tool %r has no words for a call: its asks cannot be formatted.", self.name)
+            return ""
+        return str(_cut(" ".join(words.split()), MAX_ASKS_LENGTH))
 
     def _must_ask(self, arguments: Mapping[str, Any]) -> bool:
         if isinstance(self.needs_approval, bool):
@@ -302,11 +333,27 @@ async def acall_tool(
 
 def calls_to_ask_for(
     tools: Mapping[str, Tool], calls: Sequence[ToolExecutionRequest], context: Mapping[str, Any]
-) -> dict[int, str]:
-    """Return the positions of those of *calls* for which an answer waits, with for whom; see ``Tool.approver``."""
+) -> dict[int, Wait]:
+    """Return the positions of those of *calls* for which an answer waits, with for whom; see ``Tool.wait``."""
     asked = ((position, call, tools.get(call.name or "")) for position, call in enumerate(calls))
-    approvers = ((position, tool.approver(call, context)) for position, call, tool in asked if tool is not None)
-    return {position: approver for position, approver in approvers if approver is not None}
+    waits = ((position, tool.wait(call, context)) for position, call, tool in asked if tool is not None)
+    return {position: wait for position, wait in waits if wait is not None}
+
+
+def _check_asks(asks: str, parameters: Mapping[str, object]) -> None:
+    """Raise ``ValueError`` unless *asks* can be formatted with arguments for *parameters*."""
+    try:
+        names = {re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(asks) if field is not None}
+    except ValueError as exc:
+        raise ValueError(f"asks must be a format string, not {asks!r}: {exc}.") from None
+    if unknown := names - parameters.keys():
+        known = ", ".join(parameters) or "none"
+        raise ValueError(f"asks names {', '.join(map(repr, sorted(unknown)))}; the parameters are: {known}.")
+
+
+def _cut(value: Any, length: int) -> Any:
+    """Return *value*, if it is a text, with at most *length* characters."""
+    return f"{value[: length - 1]}…" if isinstance(value, str) and len(value) > length else value
 
 
 def _is_approver(value: object) -> TypeGuard[str]:

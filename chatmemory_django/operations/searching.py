@@ -42,6 +42,7 @@ class Hit(NamedTuple):
 
     memory_id: str
     title: str
+    is_archived: bool
     sequence: int
     type: str
     created_at: datetime
@@ -121,7 +122,15 @@ def _found(
     shown = text if match == "all" else " ".join(map(beginning_of, words_of(text)))
     snippets = Message.objects.using(messages.db).with_keys(row.pk for row in rows).snippets(shown)
     return {
-        row.pk: Hit(row.conversation.memory_id, row.conversation.title, row.sequence, row.type, row.created_at, snippet)
+        row.pk: Hit(
+            row.conversation.memory_id,
+            row.conversation.title,
+            row.conversation.is_archived,
+            row.sequence,
+            row.type,
+            row.created_at,
+            snippet,
+        )
         for row in rows
         if (snippet := snippets.get(row.pk)) and snippet.parts  # the others were removed after they were found
     }

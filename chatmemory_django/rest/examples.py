@@ -46,6 +46,7 @@ STORED = {
 HIT = {
     "memory_id": MEMORY_ID,
     "title": "Where is my parcel?",
+    "is_archived": False,
     "sequence": 2,
     "type": "USER",
     "created_at": MOMENT,

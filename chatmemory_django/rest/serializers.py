@@ -251,6 +251,7 @@ class HitSerializer(serializers.Serializer[Any]):
 
     memory_id = serializers.CharField()
     title = serializers.CharField(help_text="The title of its conversation.")
+    is_archived = serializers.BooleanField(help_text="Whether its conversation is archived.")
     sequence = serializers.IntegerField()
     type = serializers.ChoiceField(choices=[each.value for each in MessageType])
     created_at = MomentField()

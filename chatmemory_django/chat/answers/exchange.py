@@ -55,6 +55,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.outgoing import Outgoing, for_vendor
 from chatmemory_django.chat.runs.leases import Lease
+from chatmemory_django.chat.tools import Wait
 from chatmemory_django.chat.ui_messages.writing import call_id
 from chatmemory_django.core.tool_calls import SHORTENED
 from chatmemory_django.memory import ChatMemory
@@ -436,9 +437,9 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, approvers: Mapping[int, str]) -> bool:
-        """Let the answer wait for those of the calls that have the positions in *approvers*; return whether it does."""
-        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
+    def hold(self, waits: Mapping[int, Wait]) -> bool:
+        """Let the answer wait for those of the calls that have the positions in *waits*; return whether it does."""
+        self._held = {at: ApprovalRequested(uuid4(), self.calls[at], *each) for at, each in waits.items()}
         return bool(self._held)
 
     def named_apart(self, response: ChatResponse) -> ChatResponse:

@@ -23,7 +23,7 @@ from chatmemory_django.chat.model import (
     PartialThinking,
     PartialToolCall,
 )
-from chatmemory_django.chat.ui_messages.writing import WAITS_FOR_OTHERS, MessageRow, answer_metadata, timestamp
+from chatmemory_django.chat.ui_messages.writing import MessageRow, answer_metadata, timestamp, waiting_metadata
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class UiStream:
         self._step: Step | None = None
         self._stored: list[Mapping[str, Any]] = []
         self._others: list[str] = []
+        self._asks: dict[str, str] = {}
         self._seen: list[Step] = []
         self._rows: Sequence[MessageRow] = ()
         for row in before:
@@ -137,6 +138,7 @@ class UiStream:
         if isinstance(event, ApprovalRequested):
             asked = self._step.request(event) if self._step else []
             self._others += [each["toolCallId"] for each in asked if is_others]
+            self._asks |= {each["toolCallId"]: event.asks for each in asked if event.asks}
             return chunks + asked
         step = self._step
         if step is None or step.is_answered:
@@ -217,7 +219,7 @@ class UiStream:
         """End a complete answer."""
         if self._has_ended:
             return []
-        metadata = answer_metadata(self._stored) | ({WAITS_FOR_OTHERS: self._others} if self._others else {})
+        metadata = answer_metadata(self._stored) | waiting_metadata(self._others, self._asks)
         end: Chunk = {"type": "finish"}
         if "finishReason" in metadata:
             end["finishReason"] = metadata["finishReason"]

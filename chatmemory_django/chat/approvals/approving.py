@@ -160,6 +160,7 @@ def request_approvals(
             sequence=sequence,
             position=position,
             approve_by=each.approve_by,
+            asks=each.asks,
         )
         for position, each in asked
     )

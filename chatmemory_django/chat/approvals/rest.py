@@ -35,6 +35,7 @@ APPROVALS = {
             "call_id": "call_1",
             "tool": "refund",
             "arguments": '{"order": 4711}',
+            "asks": "refund the order 4711",
             "approve_by": "owner",
             "requested_at": examples.MOMENT,
             "expires_at": examples.MOMENT,
@@ -76,6 +77,7 @@ class ApprovalSerializer(serializers.Serializer[Any]):
     arguments = serializers.CharField(
         allow_null=True, help_text="The arguments, as the model wrote them: JSON as text."
     )
+    asks = serializers.CharField(help_text="What the assistant wants to do, in words of the tool; may be empty.")
     approve_by = serializers.CharField(help_text="Who decides: `owner`, or the permission that a user needs.")
     requested_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(help_text="When the call can no longer be approved.")
@@ -102,7 +104,10 @@ class ApprovalViewSet(ConversationViewSet):
         if MessageType.AI not in self.readable_types or not (waiting or may(OWNER)):
             raise exceptions.PermissionDenied
         shown = (
-            {name: getattr(each, name) for name in ("id", "sequence", "approve_by", "requested_at", "expires_at")}
+            {
+                name: getattr(each, name)
+                for name in ("id", "sequence", "asks", "approve_by", "requested_at", "expires_at")
+            }
             | {"call_id": call.id, "tool": call.name, "arguments": call.arguments}
             for each, call in waiting
         )

@@ -55,6 +55,8 @@ class ToolApproval(models.Model):
     # "owner", or the permission of those who decide: as the tool gave it, since the faces do not know its assistant.
     # "client", if nobody decides, and the owner's client sends the output of the call, with which it is approved.
     approve_by = models.CharField(max_length=MAX_APPROVER_LENGTH, default=OWNER)
+    # What the call wants to do, for people: of at most MAX_ASKS_LENGTH characters.
+    asks = EncryptedTextField(blank=True, default="")
     requested_at = models.DateTimeField(default=timezone.now)
     # Null until it is decided.
     approved = models.BooleanField(null=True)

@@ -62,7 +62,7 @@ class Waiting(NamedTuple):
 
     def request(self, approval: ToolApproval) -> ApprovalRequested:
         """Return *approval* as the event that asks for it."""
-        return ApprovalRequested(approval.id, self.call(approval), approval.approve_by)
+        return ApprovalRequested(approval.id, self.call(approval), approval.approve_by, approval.asks)
 
 
 def waiting_answers(conversation: Conversation) -> list[Waiting]:
@@ -170,6 +170,7 @@ def shown_approvals(
             UNKNOWN if each.id in dead else EXPIRED if each.approved and each.has_expired else "",
             may is not None and each.is_pending and not may(each.approve_by),
             each.is_for_client,
+            each.asks,
         )
         for each in found
     }

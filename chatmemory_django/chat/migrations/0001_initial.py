@@ -49,6 +49,7 @@ class Migration(migrations.Migration):
                 ("sequence", models.PositiveIntegerField(verbose_name="sequence")),
                 ("position", models.PositiveSmallIntegerField()),
                 ("approve_by", models.CharField(default="owner", max_length=255)),
+                ("asks", models.TextField(blank=True, db_default="", default="")),
                 ("requested_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("approved", models.BooleanField(null=True)),
                 ("decided_at", models.DateTimeField(null=True)),

@@ -29,7 +29,19 @@ from chatmemory_django.core.limits import MAX_TITLE_LENGTH
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
-ACCEPTED = ",".join([*(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values()), *TEXT_TYPES])
+TEXT_ENDINGS = (
+    "c,cfg,conf,cpp,cs,css,csv,diff,go,h,html,ini,java,js,json,jsonl,kt,log,lua,md,php,pl,po,py,r,rb,rs,rst,sh,sql,svelte,"
+    "swift,tex,toml,ts,tsv,tsx,txt,vue,xml,yaml,yml"
+)
+"""The endings of files of text that browsers give a type of their own, or none: they are sent as plain text."""
+
+ACCEPTED = ",".join(
+    [
+        *(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values()),
+        *TEXT_TYPES,
+        *(f".{ending}" for ending in TEXT_ENDINGS.split(",")),
+    ]
+)
 """The media types of files that the chat takes."""
 
 

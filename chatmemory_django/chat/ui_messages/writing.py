@@ -34,6 +34,9 @@ IS_JSON = "is_json"
 WAITS_FOR_OTHERS = "waitsForOthers"
 """The name in the metadata of an answer for the ids of the calls that somebody else decides on."""
 
+ASKS = "asks"
+"""The name in the metadata of an answer for what its calls that wait want to do, in words, by their ids."""
+
 FINISH_REASONS = {
     "stop": "stop",
     "length": "length",
@@ -84,6 +87,8 @@ class Approval(NamedTuple):
     """Whether somebody else than the reader of the page decides."""
     is_for_client: bool = False
     """Whether it is no approval, and the call runs in the page."""
+    asks: str = ""
+    """What the call wants to do, in words of its tool."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the AI SDK has it in the part of the call."""
@@ -282,7 +287,9 @@ def _answered(
     others = {each.id for each in approvals.values() if each.is_others}
     waiting = [part for part in parts if part.get("state") == "approval-requested"]
     left = [part["toolCallId"] for part in waiting if part["approval"]["id"] in others]
-    metadata = answer_metadata(stored) | ({WAITS_FOR_OTHERS: left} if left else {})
+    words = {each.id: each.asks for each in approvals.values() if each.asks}
+    asks = {part["toolCallId"]: found for part in waiting if (found := words.get(part["approval"]["id"]))}
+    metadata = answer_metadata(stored) | waiting_metadata(left, asks)
     return [_ui_message(answer[0].row, "assistant", parts, metadata)]
 
 
@@ -290,6 +297,11 @@ def _of_person(answer: _Answer) -> dict[str, Any]:
     """Return what a person wrote instead of the model, as a message of its own."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": answer_text(answer.message), "state": "done"}]  # type: ignore[arg-type]  # an AiMessage
     return _ui_message(answer.row, "assistant", parts, {AUTHOR: author_of(answer.message) or ""})
+
+
+def waiting_metadata(others: Sequence[str], asks: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of an answer some of whose calls wait for *others*, and what they *ask*, by id."""
+    return {**({WAITS_FOR_OTHERS: [*others]} if others else {}), **({ASKS: {**asks}} if asks else {})}
 
 
 def _step_parts(

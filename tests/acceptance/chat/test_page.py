@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.acceptance.browser import FORMS, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import FORMS, LAPTOP, PHONE, Remote, chromium, needs_browser, overflow, shoot
 from tests.acceptance.chat.line import line_to
 from tests.acceptance.chat.live_site import manage, served
 from tests.faces.chat.server import serving
@@ -77,8 +77,16 @@ BY_REST = """async messages => {
     const headers = {"Content-Type": "application/json", "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)[1]};
     const post = (path, body) => fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
     const {memory_id: id} = await (await post("/api/conversations/", {})).json();
-    await post(`/api/conversations/${id}/messages/`, {messages: messages.map(message => ({message}))});
+    while (messages.length) {
+        const some = messages.splice(0, 100).map(message => ({message}));
+        await post(`/api/conversations/${id}/messages/`, {messages: some});
+    }
     return id;
+}"""
+
+CHANGE = """async ([id, body]) => {
+    const headers = {"Content-Type": "application/json", "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)[1]};
+    return (await fetch(`/api/conversations/${id}/`, {method: "PATCH", headers, body: JSON.stringify(body)})).status;
 }"""
 
 AT_REST = f"Promise.all(({ROOT_OR_PAGE}).getAnimations().map(each => each.finished.catch(() => null)))"
@@ -252,12 +260,69 @@ class Chat:
         return "out" in self.message(words).get_attribute("class").split()
 
 
+def release(page, held):
+    """Let the requests in *held* go, which a route of *page* has kept."""
+    for each in held:
+        Remote(page._thread, each).continue_()
+
+
 def sign_in(page, name, password=None):
     page.goto("/")
     page.fill("#id_username", name)
     page.fill("#id_password", password or name)
     page.click("button[type=submit]")
     page.wait_for_selector("#say, [role=alert]:visible")
+
+
+class TestLoading:
+    def test_what_is_typed_while_the_scripts_load_stays_and_is_sent_by_the_next_enter(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        page = talk.page
+        page.fill("#say", "A draft")
+        address, held = page.url, []
+        page.route("**/composer*.js", lambda route: held.append(route))
+        page.goto(address, wait_until="commit")
+        page.wait_for_selector("#composer button[type=submit]:disabled")
+
+        page.focus("#say")
+        page.keyboard.type("What can you do?")
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"() => {ROOT}.getElementById('say').value.endsWith('?\\n')")
+        page.locator("[data-part=send]").dispatch_event("click")
+        assert page.url == address
+        while not held:
+            page.wait_for_timeout(20)  # lets the route be called
+        release(page, held)
+
+        page.wait_for_selector("#composer button[type=submit]:enabled")
+        assert page.locator("#say").input_value() == "A draft\n\nWhat can you do?"
+        page.unroute("**/composer*.js")
+        page.focus("#say")
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"() => {ROOT}.querySelectorAll('.message.assistant:not(.live)').length === 2")
+        talk.wait()
+        assert talk.questions == ["Hello", "A draft\n\nWhat can you do?"]
+        assert (len(talk.answers), page.locator("#say").input_value()) == (2, "")
+
+    def test_what_is_sent_before_the_conversation_has_loaded_belongs_to_it_and_is_answered_once(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        page, held = talk.page, []
+        address = page.url
+        page.route("**/api/conversations/?*", lambda route: held.append(route))
+        page.goto(address, wait_until="commit")
+        page.wait_for_selector("#composer button[type=submit]:enabled")
+
+        talk.begin("Count to 20")
+        release(page, held)
+        page.unroute("**/api/conversations/?*")
+        page.wait_for_function(f"() => {ROOT}.querySelectorAll('.message.assistant:not(.live)').length === 2")
+        talk.wait()
+
+        assert page.url == address
+        assert talk.questions == ["Hello", "Count to 20"]
+        assert len(talk.answers) == 2
 
 
 class TestSignIn:
@@ -523,9 +588,16 @@ class TestApprovals:
         heading = talk.page.locator("#heading")
         assert call.get_attribute("data-state") == "waiting"
         assert '{"title": "<b>Fjords</b>"}' in call.locator("pre").inner_text()
+        words = call.locator(".decision").inner_text()
+        assert words.startswith("The assistant wants to name this chat “<b>Fjords</b>”.")
+        last = talk.page.locator(".message.assistant").last
+        assert [each.get_attribute("aria-label") for each in last.locator(".foot button").all()] == []
+        assert talk.page.get_by_text("call without result").locator("visible=true").count() == 0
+        assert talk.table[-1][1] == "waiting"
         assert heading.inner_text() == "Hello"
 
         talk.page.reload()
+        call.get_by_text("The assistant wants to name this chat").wait_for()
         call.get_by_role("button", name="Approve: rename_conversation").press("Enter")
 
         talk.page.wait_for_selector(".call[data-state=done]")
@@ -564,6 +636,7 @@ class TestApprovals:
     def test_a_denied_call_is_not_run(self, chat):
         talk = chat(language="de-DE")
         talk.say("Nenne diesen Chat Fjorde")
+        assert "Der Assistent möchte diesen Chat „Fjorde“ nennen." in talk.page.locator(".decision").inner_text()
 
         talk.page.get_by_role("button", name="Ablehnen: rename_conversation").click()
 
@@ -626,6 +699,7 @@ class TestEviction:
         assert talk.table[0][1] == "pinned"
         used, limit = talk.tokens
         assert used <= limit == 240
+        assert "are sent, and a summary of earlier ones" in talk.page.locator("[data-part=count]").inner_text()
         talk.say("What is my name?")
         assert talk.answers[-1].startswith("Your name is Ada.")
         shoot(talk.page, "eviction")
@@ -867,6 +941,8 @@ class TestAnswersInUse:
         answer.locator(".code").wait_for()
 
         assert answer.locator(".code .head").inner_text() == "python"
+        colored = answer.locator("pre span").evaluate_all("all => all.map(each => [each.className, each.textContent])")
+        assert colored == [["string", '"hello"']]
         talk.press(answer, "Copy the code")
         page.wait_for_selector(".code [href='#icon-check']", state="attached")
         assert page.evaluate("navigator.clipboard.readText()") == 'print("hello")'
@@ -1014,6 +1090,12 @@ class TestImages:
 
         talk.page.set_input_files("input[type=file]", [{"name": "a.exe", "mimeType": "", "buffer": b"no"}])
         talk.page.wait_for_selector("#problem >> text=“a.exe” cannot be attached")
+        latin, long = "Köln".encode("latin-1"), b"x" * 100_001
+        talk.page.set_input_files("input[type=file]", [{"name": "a.py", "mimeType": "text/x-python", "buffer": latin}])
+        talk.page.wait_for_selector("#problem >> text=“a.py” cannot be attached: it is no text in UTF-8.")
+        talk.page.set_input_files("input[type=file]", [{"name": "b.rs", "mimeType": "", "buffer": long}])
+        talk.page.wait_for_selector("#problem >> text=“b.rs” cannot be attached: a file of text has at most 100,000")
+        assert talk.page.locator("#composer .named").count() == 0
         talk.page.set_input_files("input[type=file]", [pdf])
         talk.page.wait_for_selector("#composer .named >> text=Bill <May>.pdf")
         shoot(talk.page, "file")
@@ -1025,8 +1107,10 @@ class TestImages:
     def test_a_text_file_is_shown_by_its_name_and_survives_an_edit(self, chat):
         talk = chat()
         csv = {"name": "May <1>.csv", "mimeType": "text/csv", "buffer": "Köln;7\n".encode()}
-        talk.page.set_input_files("input[type=file]", [csv])
+        code = {"name": "köln.py", "mimeType": "text/x-python", "buffer": b"print(7)\n"}
+        talk.page.set_input_files("input[type=file]", [csv, code])
         talk.page.wait_for_selector("#composer .named >> text=May <1>.csv")
+        talk.page.wait_for_selector("#composer .named >> text=köln.py")
 
         talk.say("What is this?")
 
@@ -1044,6 +1128,7 @@ class TestImages:
             "fetch(`/api/conversations/${list.results[0].memory_id}/messages/`)).then(response => response.text())"
         )
         assert r">\nKöln;7\n\n</file>" in messages
+        assert r">\nprint(7)\n\n</file>" in messages
 
 
 class TestConversations:
@@ -1102,20 +1187,98 @@ class TestConversations:
         page.wait_for_selector("#welcome:visible")
         page.wait_for_selector("#conversations >> text=No conversations yet.")
 
-    def test_a_search_finds_messages(self, chat):
-        talk = chat(user="demo")
+    def test_a_search_opens_what_it_finds_where_it_is(self, chat, axe):
+        talk = chat()
+        page = talk.page
+        make = [{"role": "user", "content": f"Page {number} of the logbook"} for number in range(300)]
+        make[30]["content"] = "The **zeppelin** leaves at dawn, with umbrellas"
+        logbook = page.evaluate(BY_REST, make)
+        attic = page.evaluate(BY_REST, [{"role": "user", "content": "An old zeppelin is in the attic"}])
+        assert page.evaluate(CHANGE, [attic, {"is_archived": True}]) == 200
+        titled = page.evaluate(BY_REST, [{"role": "user", "content": "Nothing of that kind"}])
+        assert page.evaluate(CHANGE, [titled, {"title": "Zeppelins, a short history"}]) == 200
 
-        talk.page.fill("[type=search]", "umbrella")
-        talk.page.wait_for_function(f"() => {ROOT}.querySelectorAll('#conversations li').length === 1")
-        assert "Vienna by night train" in talk.page.locator("#conversations li").inner_text()
-        talk.page.fill("[type=search]", "zeppelins")
-        talk.page.wait_for_selector("#conversations >> text=Nothing found.")
-        talk.page.fill("[type=search]", "umbrella")  # so that the button is that of the next search
-        talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
-        talk.page.fill("[type=search]", "umbrella zeppelins")
-        talk.page.get_by_role("button", name="Search for any of the words").press("Enter")
-        talk.page.wait_for_selector("#conversations li >> text=Vienna by night train")
-        assert talk.page.get_by_role("button", name="Search for any of the words").count() == 0
+        def search(words, found):
+            page.fill("[type=search]", words)
+            wanted = f"count => {ROOT}.querySelectorAll('#conversations li').length === count"
+            page.wait_for_function(wanted, arg=found)
+
+        # Messages come with the words around the hit, those of archived chats as such; titles come first.
+        search("zeppelin", 3)
+        first, *hits = page.locator("#conversations li").all()
+        assert first.locator(".title").inner_text() == "Zeppelins, a short history"
+        shown = {each.get_attribute("data-id"): each for each in hits}
+        assert shown[attic].locator(".archived").inner_text() == "archived"
+        assert shown[logbook].locator(".archived").count() == 0
+        assert [each.inner_text() for each in page.locator("#conversations mark").all()] == ["zeppelin", "zeppelin"]
+        shoot(page, "hits")
+        assert axe(page) == []
+
+        # A hit opens the conversation there, in one request for its messages; both ends are a click away.
+        asked = []
+        page.on("request", lambda request: asked.append(request.url) if f"{logbook}/messages/" in request.url else None)
+        shown[logbook].locator("a").click()
+        page.wait_for_selector(".message.found >> text=leaves at dawn")
+        page.wait_for_selector("#memory tbody tr")  # it is loaded last
+        assert len(asked) == 1
+        inside = (
+            "each => { const {top, bottom} = each.getBoundingClientRect(); return top >= 0 && bottom <= innerHeight; }"
+        )
+        assert page.locator(".message.found").evaluate(inside)
+        shoot(page, "hit")
+        page.reload()
+        page.wait_for_selector(".message.found >> text=leaves at dawn")
+        assert talk.questions[-1] != "Page 299 of the logbook"
+        page.get_by_role("button", name="Newer messages").click()
+        page.wait_for_function(f"() => {ROOT}.querySelectorAll('.message').length > 200")
+        page.get_by_role("button", name="Newest message").click()
+        page.wait_for_selector(".message >> text=Page 299 of the logbook")
+        page.go_back()
+        page.wait_for_selector("#welcome:visible")
+        page.go_forward()
+        page.wait_for_selector(".message.found >> text=leaves at dawn")
+        talk.say("Hello")
+        assert talk.questions[-2:] == ["Page 299 of the logbook", "Hello"]
+
+        # What is not found has its words; any of them may do.
+        search("zeppelin balloons", 0)
+        sentence = "no message, title or archived chat has all of the words “zeppelin balloons”."
+        page.locator("#conversations [data-part=empty]", has_text=sentence).wait_for()
+        page.get_by_role("button", name="Search for any of the words").press("Enter")
+        page.locator("#conversations li .snippet", has_text="in the attic").wait_for()
+        assert page.get_by_role("button", name="Search for any of the words").count() == 0
+
+    def test_tokens_are_counted_after_an_answer_and_a_link_to_nothing_shows_that(self, chat):
+        talk = chat()
+        assert talk.page.locator("#used").inner_text() == "Tokens used in 30 days: 0"
+
+        talk.say("Hello")
+        talk.page.wait_for_function(f"() => /: [1-9]/.test({ROOT}.getElementById('used').textContent)")
+
+        for nothing in ("erased-long-ago", "demo-parcel"):  # the second one is somebody else's
+            talk.page.goto(f"/?chat={nothing}")
+            talk.page.wait_for_selector("#problem:visible >> text=This conversation is not there")
+            assert talk.page.locator("#welcome").is_visible()
+            assert nothing not in talk.page.url
+        talk.say("Hello again")
+        assert talk.page.locator("#problem").is_hidden()
+        assert len(talk.answers) == 1
+
+    def test_the_list_has_most_of_the_height_and_messages_are_close_together(self, chat):
+        talk = chat(viewport={"width": 768, "height": 1024})
+        talk.page.locator("#tabs").get_by_role("button", name="Conversations").click()
+        heights = f"part => {ROOT}.querySelector(part).getBoundingClientRect().height"
+        share = talk.page.evaluate(heights, "#conversations .scroll") / talk.page.evaluate(heights, "#conversations")
+        assert share > 0.75
+        assert overflow(talk.page) <= 0
+        shoot(talk.page, "list-768")
+
+        talk = chat()
+        talk.say("Hello", "Hello again")
+        boxes = [each.bounding_box() for each in talk.page.locator(".message .bubble").all()]
+        gaps = [below["y"] - above["y"] - above["height"] for above, below in pairwise(boxes)]
+        assert max(gaps) < 24
+        shoot(talk.page, "gaps")
 
     def test_a_long_conversation_loads_back_to_its_beginning(self, chat):
         talk = chat("/?chat=demo-bread", user="demo")
@@ -1259,6 +1422,23 @@ MARKDOWN = [
     ("3. c\n4. d", '<ol start="3"><li>c</li><li>d</li></ol>'),
     ("`a < b` and ``c ` d``", "<p><code>a &lt; b</code> and <code>c ` d</code></p>"),
     (
+        "```python\ndef f(n=0x1F):  # it's\n    return 'a\\'b' if n else None\n```",
+        '<pre tabindex="0" data-language="python"><code><span class="keyword">def</span> f(n='
+        '<span class="number">0x1F</span>):  <span class="comment"># it\'s</span>\n    '
+        '<span class="keyword">return</span> <span class="string">\'a\\\'b\'</span> <span class="keyword">if</span> n '
+        '<span class="keyword">else</span> <span class="keyword">None</span></code></pre>',
+    ),
+    (
+        "```SQL\nSelect 'a' -- b\n```\n```unknown\nif 1\n```",
+        '<pre tabindex="0" data-language="SQL"><code><span class="keyword">Select</span> '
+        '<span class="string">\'a\'</span> <span class="comment">-- b</span></code></pre>'
+        '<pre tabindex="0" data-language="unknown"><code>if 1</code></pre>',
+    ),
+    (
+        '```js\n/* open\n"<b>"',
+        '<pre tabindex="0" data-language="js"><code><span class="comment">/* open\n"&lt;b&gt;"</span></code></pre>',
+    ),
+    (
         "```py\n<b> **x**\n```\nafter",
         '<pre tabindex="0" data-language="py"><code>&lt;b&gt; **x**</code></pre><p>after</p>',
     ),
@@ -1314,6 +1494,24 @@ HOSTILE = {
     "item with spaces": lambda size: "- " + " " * size + "a\u2028",
     "rule in vain": lambda size: "- " * (size // 2) + "x",
     "long and wide table": lambda size: "|" * (size // 3) + "\n-|-\n" + "|\n" * (size // 3),
+    **{
+        f"code with {piece}": lambda size, piece=piece, language=language: (
+            f"```{language}\n" + piece * (size // len(piece))
+        )
+        for language, piece in (
+            ("py", '"""'),
+            ("py", "'\\"),
+            ("js", "/*"),
+            ("js", "`\\"),
+            ("js", '"\\\n'),
+            ("html", "<!--"),
+            ("c", "1_"),
+            ("c", "a1."),
+            ("py", "if "),
+            ("py", '"a"'),
+            ("sql", "-- -"),
+        )
+    },
     "link with spaces": lambda size: "[a](" + " " * size,
     "ticks before text": lambda size: "\n\n".join(["`" * 9_000 + "a" * 9_000] * (1 + size // 20_000)),
     **{each: paragraphs(each) for each in ("**a ", "~~a ", "*a ", "_a ", "`a``", '[a](b "', "http://.", "**a `b ~~c ")},

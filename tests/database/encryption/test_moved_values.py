@@ -13,7 +13,9 @@ from django.db import connection
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import NotAllowedError
+from chatmemory_django.chat.approvals.approving import request_approvals
 from chatmemory_django.chat.approvals.tables import ToolApproval
+from chatmemory_django.chat.model import ApprovalRequested
 from chatmemory_django.chat.orders import carried_on
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.runs.answer import Answer, InterruptedAnswerError
@@ -22,7 +24,7 @@ from chatmemory_django.chat.runs.taking import Given, Kept, Taken
 from chatmemory_django.contrib.encryption import EncryptionError
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.contrib.encryption.models import OwnerKey
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import fork, prune
 from chatmemory_django.provider import get_chat_memory
@@ -136,6 +138,16 @@ def test_rows_of_an_approval_and_a_stream_are_not_shown_in_another_conversation(
     maker = maker._replace(memory_id="e", owner_key=str(eve.pk))
     with pytest.raises(EncryptionError):
         decoded(maker, streams.read(maker, 0))
+
+
+def test_what_a_call_asks_for_is_sealed_for_its_owner_from_the_start(owner_keys, ann):
+    conversation = begin("a", ann)
+    asked = ApprovalRequested(uuid4(), ToolExecutionRequest("c1", "pay", "{}"), asks="pay a secret")
+    request_approvals("default", conversation.pk, 1, [(0, asked)])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT asks FROM chatmemory_chat_toolapproval")
+        assert cursor.fetchone()[0].startswith("enc2:")
+    assert ToolApproval.objects.get().asks == "pay a secret"
 
 
 def test_what_a_run_was_asked_is_nothing_in_another_conversation_of_its_owner(owner_keys, ann):

@@ -58,7 +58,7 @@ QUESTION, ANSWER = UserMessage(SECRET), AiMessage(SECRET[::-1])
 ENCRYPTED = {
     "chatmemory.Message": {"text", "payload", "verbatim"},
     "chatmemory.Conversation": {"title"},
-    "chatmemory_chat.ToolApproval": {"reason"},
+    "chatmemory_chat.ToolApproval": {"asks", "reason"},
     "chatmemory_chat.Run": {"asked"},
     "chatmemory_encryption.Origin": {"text"},
     "chatmemory_records.Record": {"text"},

@@ -276,9 +276,38 @@ class TestCalls:
         tool = Tool(refund, description="Pay back.", needs_approval=lambda amount: amount > 50)
         request = ToolExecutionRequest("1", "refund", f'{{"amount": {amount}}}')
 
-        assert tool.approver(request, {}) is None
+        assert tool.wait(request, {}) is None
         assert call(refund, request.arguments).is_error
         assert refunded == []
+
+    @pytest.mark.parametrize(
+        ("asks", "words"),
+        [
+            ("pay {amount:.2f} € to {payee}", "pay 5.00 € to Ann {amount}"),
+            (lazystr("bezahle {payee}"), "bezahle Ann {amount}"),
+            ("pay\nall  of\tit", "pay all of it"),
+            ("pay {note}", "pay " + "x" * 99 + "…"),
+            ("{note} " * 4, "x" * 99 + "… " + "x" * 99 + "… " + "x" * 97 + "…"),
+            (lazystr("pay {unknown}"), ""),
+            ("pay {amount.real}", "pay 5.0"),
+        ],
+    )
+    def test_what_a_call_asks_for_is_in_words_of_the_tool_and_bounded(self, asks, words):
+        def pay(amount: float, payee: str, note: str = "x" * 500, owner: object = None) -> str:
+            """Pay."""
+
+        tool = Tool(pay, needs_approval=True, asks=asks)
+        request = ToolExecutionRequest("1", "pay", '{"amount": 5, "payee": "Ann {amount}"}')
+
+        assert tool.wait(request, {"owner": "bob"}) == ("owner", words)
+
+    @pytest.mark.parametrize("asks", ["pay {sum}", "for {owner}", "{}", "pay {", "{0}"])
+    def test_words_that_cannot_be_formatted_with_the_arguments_are_refused(self, asks):
+        def pay(amount: float, owner: object) -> str:
+            """Pay."""
+
+        with pytest.raises(ValueError, match="asks"):
+            Tool(pay, needs_approval=True, asks=asks)
 
     @pytest.mark.parametrize("arguments", [None, "", "{}"])
     def test_missing_arguments_are_allowed(self, arguments):

@@ -49,7 +49,7 @@ def test_hits_of_all_conversations_come_best_first_with_excerpts(api, begin):
 
     assert places(response) == [("two", 2), ("one", 1)]
     hit = response.json()["results"][0]
-    assert set(hit) == {"memory_id", "title", "sequence", "type", "created_at", "snippet"}
+    assert set(hit) == {"memory_id", "title", "is_archived", "sequence", "type", "created_at", "snippet"}
     assert hit["type"] == "AI"
     assert [each["text"] for each in hit["snippet"] if each["is_hit"]] == ["parcel", "parcel"]
     assert "".join(each["text"] for each in hit["snippet"]) == "A parcel? Which parcel?"

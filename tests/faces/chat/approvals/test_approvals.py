@@ -10,6 +10,8 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
+from django.utils.functional import lazy
+from django.utils.translation import gettext
 from rest_framework.test import APIClient
 
 from chatmemory_django.access import AccessPolicy
@@ -58,9 +60,9 @@ def talk(chat, paid):
         paid.append(amount)
         return f"Paid {amount}."
 
-    def make(*answers, approve_by="owner", **options):
+    def make(*answers, approve_by="owner", asks="", **options):
         answers = answers or (calling(PAY, text="I pay."), "Done.")
-        client = chat(*answers, tools=[Tool(pay, needs_approval=True, approve_by=approve_by)], **options)
+        client = chat(*answers, tools=[Tool(pay, needs_approval=True, approve_by=approve_by, asks=asks)], **options)
         client.ask = lambda text="Pay 5.": client.say(text, "q1", MEMORY_ID)
         return client
 
@@ -110,6 +112,27 @@ class TestTheChat:
         assert call_in(answer) == {**part, "state": "approval-requested", "approval": {"id": str(approval.pk)}}
         assert "waitsForOthers" not in {**answer["metadata"], **sent[-1].get("messageMetadata", {})}
         assert paid == []
+
+    @asynchronous
+    async def test_what_a_call_asks_for_is_in_words_of_the_tool_everywhere_in_the_language_of_the_question(
+        self, talk, ann
+    ):
+        client = talk(asks=lazy(lambda: f"{gettext('Yes')} {{amount}}", str)())
+        headers = {"Accept-Language": "de"}
+
+        sent = await chunks(await client.post({"id": MEMORY_ID, "messages": [user("Pay 5.", "q1")]}, **headers))
+
+        assert sent[-1]["messageMetadata"]["asks"] == {"c1": "Ja 5"}
+        [_, answer] = await client.messages(MEMORY_ID)
+        assert answer["metadata"]["asks"] == {"c1": "Ja 5"}
+        again = await client.ask()  # the same question, answered from the table
+        assert again[-1]["messageMetadata"]["asks"] == {"c1": "Ja 5"}
+        by_rest = APIClient()
+        by_rest.force_authenticate(ann)
+        shown = await sync_to_async(by_rest.get)(f"/api/conversations/{MEMORY_ID}/approvals/")
+        assert [each["asks"] for each in shown.json()["results"]] == ["Ja 5"]
+        await chunks(await send(client, response_to(answer)))
+        assert "asks" not in (await client.messages(MEMORY_ID))[1]["metadata"]
 
     @asynchronous
     async def test_a_page_that_sends_its_whole_list_approves_asks_and_edits_as_one_that_does_not(self, talk, paid):

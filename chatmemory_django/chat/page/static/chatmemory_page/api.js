@@ -4,6 +4,7 @@ import {number, text} from "./dom.js";
 import {site} from "./root.js";
 
 export const CONVERSATIONS = site.addresses.conversations;
+const API = CONVERSATIONS.replace(/conversations\/$/, "");
 const CHAT = site.addresses.chat;
 
 /** The page shows what OpenAI's format, the site's own, does not have: thinking, videos, results that are errors. */
@@ -90,6 +91,17 @@ export async function post(body, signal) {
     if (signal.aborted) listening.abort();
     else signal.addEventListener("abort", () => listening.abort(), {once: true});
     return response;
+}
+
+/** Return a page of the messages that have all *words*, or "any" of them, best first: of archived conversations, too. */
+export function search(words, match) {
+    return rest(`${API}messages/?${new URLSearchParams({search: words, match, page_size: 30})}`);
+}
+
+/** Return how many tokens the user's questions have used in 30 days; null if it cannot be asked now. */
+export async function tokensUsed() {
+    const {results} = await rest(`${API}usage/?by=purpose`).catch(() => ({results: null}));
+    return results && results.reduce((sum, row) => sum + row.input + row.output, 0);
 }
 
 /** Return the ids of the calls that wait for the approval of somebody else, by the id of the answer. */

@@ -1,7 +1,7 @@
 // The message field: a text, and files that are attached or pasted.
 
 import {element, icon, number, text} from "./dom.js";
-import {shownFile, toPart} from "./files.js";
+import {shownFile, toPart, Unfit} from "./files.js";
 import {root} from "./root.js";
 
 export class Composer {
@@ -44,6 +44,7 @@ export class Composer {
             picker.value = "";
         });
         this.stop.addEventListener("click", onStop);
+        this.send.disabled = false; // until now, it would have sent the form to the page
     }
 
     /** While an answer is in progress, show the button to stop it instead of the one to send. */
@@ -56,7 +57,7 @@ export class Composer {
 
     /** Show *words* in place of what is in the field: the draft of another conversation. */
     setText(words) {
-        this.field.value = words;
+        if (this.field.value !== words) this.field.value = words; // else the cursor stays
         this.#files = [];
         this.#showFiles();
     }
@@ -74,9 +75,10 @@ export class Composer {
     async attach(files) {
         for (const file of files) {
             try {
-                this.#files.push(await toPart(file, this.accepted));
-            } catch {
-                this.onProblem(text("not_a_file", {name: file.name}));
+                this.#files.push(await toPart(file, this.accepted, this.longest));
+            } catch (error) {
+                const known = error instanceof Unfit ? error.message : text("not_a_file", {name: file.name});
+                this.onProblem(known);
             }
         }
         this.#showFiles();

@@ -5,12 +5,13 @@ import {announce, text} from "./dom.js";
 import {dropUnsent, keepUnsent, unsentOf} from "./drafts.js";
 import {withContent} from "./files.js";
 import {follow} from "./following.js";
-import {idOf, textOf, toMessages, toUiMessage} from "./messages.js";
+import {idOf, textOf, toMessages, toUiMessage, waits} from "./messages.js";
 import {chunks} from "./stream.js";
 import {tellTabs} from "./tabs.js";
 
 const PAGE = 50;
 const MOST = 200; // messages in a page of the REST API
+const AROUND = 20; // sequences shown behind a message that is opened
 const PAUSE = 3_000; // milliseconds until a lost stream of what a person writes is opened again
 const ASK = "ask_a_person"; // the tool by which an answer hands the conversation over
 const UNFIT = [400, 413]; // the status of a refusal because of the message itself: it has to be changed
@@ -21,6 +22,7 @@ export class Conversation {
     #about = null;
     #rows = [];
     #older = null;
+    #end = null; // the sequence behind the last message shown; null if that is the newest one
     #approvals = [];
     #others = new Map();
     #streamed = null; // the id of an answer in progress whose stream has all of it
@@ -51,21 +53,36 @@ export class Conversation {
         return this.#about?.kept_until ?? null;
     }
 
-    /** Open conversation *id*, or a new one for null. An answer in progress is shown from its beginning. */
-    async open(id) {
+    /**
+     * Open conversation *id*, or a new one for null, at its end, or *at* the message with that sequence.
+     *
+     * An answer in progress is shown from its beginning.
+     */
+    async open(id, at = null) {
         this.#leave();
         this.id = id;
         this.#unsent = unsentOf(id);
+        this.#end = at === null ? null : at + AROUND;
+        const asks = this.#asks;
         await this.#guard(async signal => {
             await this.#loadHistory(signal);
-            if (this.#rows.length) this.page.transcript.toEnd();
-            await this.#goOn(signal);
+            if (asks !== this.#asks) return undefined; // something was sent meanwhile, and is followed
+            if (id !== null && !this.#about && !this.#unsent) return this.page.onMissing(id);
+            if (at === null || !this.page.transcript.showAt(at)) this.page.transcript.toEnd();
+            return this.#end === null ? this.#goOn(signal) : this.#loadMemory(signal);
         });
+    }
+
+    /** Show the newest messages, if the conversation was opened at an earlier one. */
+    async toNewest() {
+        if (this.#end === null) return;
+        this.#end = null;
+        await this.#guard(signal => this.#catchUp(signal));
     }
 
     /** Show what another tab, or another device, has changed. */
     async lookAgain() {
-        if (this.id === null || this.isBusy) return;
+        if (this.id === null || this.isBusy || this.#end !== null) return;
         const {signal} = this.#leaving;
         const now = await about(this.id, signal).catch(() => null);
         if (now && !this.isBusy && JSON.stringify(now) !== JSON.stringify(this.#about)) {
@@ -82,6 +99,18 @@ export class Conversation {
         });
     }
 
+    /** Load what follows, if the conversation was opened at an earlier message. */
+    async loadNewer() {
+        await this.#guard(async signal => {
+            const after = `after=${this.#rows.at(-1).sequence}&ordering=sequence&page_size=${MOST}`;
+            const page = await rest(`${conversationPath(this.id)}messages/?${after}&${WHOLE}`, {signal});
+            this.#rows = [...this.#rows, ...page.results];
+            this.#end = page.next === null ? null : this.#rows.at(-1).sequence + 1;
+            this.#show({follows: false});
+            await (this.#end === null ? this.#catchUp(signal) : this.#loadMemory(signal));
+        });
+    }
+
     /** Update the status of the messages from the memory panel. */
     setFates(fates) {
         this.#fates = fates;
@@ -90,10 +119,13 @@ export class Conversation {
 
     /** Send a message of these *parts*, and with it one that could not be sent before. */
     async send(parts) {
-        if (this.id === null) {
-            this.id = crypto.randomUUID();
-            this.page.onNamed(this.id);
+        if (this.#end !== null) { // it comes behind the newest message, which is shown first
+            this.#setBusy(true);
+            this.#end = null;
+            await this.#guard(signal => this.#loadHistory(signal));
         }
+        if (this.id === null) this.id = crypto.randomUUID();
+        this.page.onNamed(this.id);
         await this.#post({id: crypto.randomUUID(), ...this.#unsent, parts: [...this.#unsent?.parts ?? [], ...parts]});
     }
 
@@ -185,6 +217,7 @@ export class Conversation {
         this.page.onStatus("");
         [this.#about, this.#rows, this.#older, this.#approvals, this.#fates] = [null, [], null, [], new Map()];
         this.#others = new Map();
+        this.#end = null;
         this.#isSending = this.#isWatched = false;
         this.page.onHandover(null);
     }
@@ -202,7 +235,7 @@ export class Conversation {
         this.#unsent = message;
         this.#isSending = true;
         keepUnsent(this.id, message);
-        this.page.onShown({isEmpty: false, hasOlder: this.#older !== null});
+        this.page.onShown({isEmpty: false, hasOlder: this.#older !== null, hasNewer: false});
         this.page.transcript.showSent(message.parts);
         await this.#ask(() => ({trigger: "submit-message", message: toUiMessage(message.id, message.parts)}));
     }
@@ -249,7 +282,7 @@ export class Conversation {
 
     async #goOn(signal) {
         const asks = this.#asks;
-        await this.page.memory?.load(this.#about, this.#rows, signal);
+        await this.#loadMemory(signal);
         const last = this.#rows.at(-1);
         const seen = last ? last.client_message_id ?? `message-${last.sequence}` : null;
         const response = this.#about || this.#unsent ? await resume(this.id, signal, seen) : null;
@@ -332,6 +365,7 @@ export class Conversation {
             // If that fails, the answer stays as it was streamed.
             await this.#refresh(signal).catch(error => { if (!signal.aborted) onProblem(error); });
             this.page.onChange();
+            this.page.onAnswered();
             if (isHandedOver || whole?.parts.some(part => part.name === ASK)) await this.#goOn(signal);
         } finally {
             cancelAnimationFrame(frame);
@@ -352,7 +386,16 @@ export class Conversation {
         if (isOurs) tellTabs(this.id);
         if (this.#about === null) this.page.onChange();
         this.#about ??= await about(this.id, signal);
-        await this.page.memory?.load(this.#about, this.#rows, signal);
+        await this.#loadMemory(signal);
+    }
+
+    #loadMemory(signal) {
+        return this.page.memory?.load(this.#about, this.#rows, signal, this.#waiting());
+    }
+
+    /** Return the sequences of the messages whose calls wait for a person. */
+    #waiting() {
+        return new Set(toMessages(this.#rows, this.#approvals, this.#others).filter(waits).flatMap(message => message.sequences));
     }
 
     /** Run an action, and show its error, unless another conversation was opened in the meantime. */
@@ -370,7 +413,7 @@ export class Conversation {
 
     async #refresh(signal) {
         await this.#loadHistory(signal);
-        await this.page.memory?.load(this.#about, this.#rows, signal);
+        await this.#loadMemory(signal);
     }
 
     async #loadHistory(signal) {
@@ -378,8 +421,10 @@ export class Conversation {
         // The site does not know a conversation before its first message.
         const known = this.id === null ? null : await about(this.id, signal);
         const size = Math.min(MOST, Math.max(PAGE, this.#rows.length));
-        const page = known && await rest(`${conversationPath(this.id)}messages/?page_size=${size}&${WHOLE}`, {signal});
+        const until = this.#end === null ? "" : `&before=${this.#end}`;
+        const page = known && await rest(`${conversationPath(this.id)}messages/?page_size=${size}${until}&${WHOLE}`, {signal});
         const rows = page?.results.reverse() ?? [];
+        if (this.#end !== null && (rows.at(-1)?.sequence ?? 0) < this.#end - 1) this.#end = null; // nothing is behind it
         // Only a call without a result can wait for an approval.
         const isOpen = toMessages(rows).some(message => message.parts.some(part => part.state === "unknown"));
         const waiting = isOpen ? await rest(`${conversationPath(this.id)}approvals/`, {signal}) : null;
@@ -407,11 +452,11 @@ export class Conversation {
         return new Map([...rows, ...this.#fates]);
     }
 
-    #show({keepsTail = false} = {}) {
+    #show(options = {}) {
         const messages = toMessages(this.#rows, this.#approvals, this.#others).filter(message => message.id !== this.#streamed);
-        this.page.transcript.show(messages, this.#known(), {keepsTail});
+        this.page.transcript.show(messages, this.#known(), options);
         if (this.#unsent && !this.#isSending) this.page.transcript.showUnsent(this.#unsent.parts);
-        this.page.onShown({isEmpty: !messages.length && !this.#unsent, hasOlder: this.#older !== null});
+        this.page.onShown({isEmpty: !messages.length && !this.#unsent, hasOlder: this.#older !== null, hasNewer: this.#end !== null});
     }
 }
 

@@ -1,6 +1,6 @@
 // The list of conversations: pinned ones, and the others newest first, in groups by day.
 
-import {conversationPath, CONVERSATIONS, rest} from "./api.js";
+import {conversationPath, CONVERSATIONS, rest, search} from "./api.js";
 import {element, moment, period, text} from "./dom.js";
 import {ConversationMenu} from "./listing.js";
 import {addressOf} from "./address.js";
@@ -47,17 +47,24 @@ export class Conversations {
         const words = this.search.value.trim();
         const asked = ++this.#asked;
         const query = new URLSearchParams({
-            page_size: 30, ordering: "-is_pinned", is_archived: this.archived.ariaPressed, ...(words ? {search: words, match} : {}), ...site.filter,
+            page_size: 30, ordering: "-is_pinned", ...(words ? {search: words, match} : {is_archived: this.archived.ariaPressed}), ...site.filter,
         });
-        const page = await rest(`${CONVERSATIONS}?${query}`);
+        const [page, hits] = await Promise.all([rest(`${CONVERSATIONS}?${query}`), words ? search(words, match) : null]);
         if (asked !== this.#asked) return; // the user has typed more
         const focused = this.list.contains(root.activeElement) ? root.activeElement.closest("li")?.dataset.id : null;
         this.list.replaceChildren();
         this.#period = null;
-        this.#append(page);
-        this.empty.hidden = page.results.length > 0;
+        if (hits) {
+            // Of the others, it is the title, or the id, that has the words.
+            const found = new Set(hits.results.map(each => each.memory_id));
+            this.#append({results: page.results.filter(each => !found.has(each.memory_id)), next: null});
+            this.#append(hits);
+        } else {
+            this.#append(page);
+        }
+        this.empty.hidden = this.list.childElementCount > 0;
         this.any.hidden = this.empty.hidden || match === "any" || !words;
-        this.empty.textContent = text(words ? "nothing_found" : "no_conversations");
+        this.empty.textContent = text(words ? `nothing_with_${match}` : "no_conversations", {words});
         if (focused) this.#linkOf(focused)?.focus();
     }
 
@@ -72,7 +79,7 @@ export class Conversations {
 
     /** Return the title of conversation *id*; undefined if it is not in the list. */
     titleOf(id) {
-        return this.#linkOf(id)?.querySelector(".title").textContent;
+        return this.#linkOf(id)?.dataset.title;
     }
 
     #linkOf(id) {
@@ -94,12 +101,12 @@ export class Conversations {
         this.#next = next;
         this.more.hidden = !next;
         return results.map(each => {
-            const group = each.is_pinned ? text("pinned_chats") : period(each.updated_at);
+            const group = each.snippet ? text("found_messages") : each.is_pinned ? text("pinned_chats") : period(each.updated_at);
             if (group !== this.#period) {
                 this.#period = group;
                 this.list.append(element("section", {}, element("h2", {}, group), element("ul")));
             }
-            const item = this.#item(each);
+            const item = each.snippet ? this.#hit(each) : this.#item(each);
             this.list.lastElementChild.lastElementChild.append(item);
             return item;
         });
@@ -107,19 +114,34 @@ export class Conversations {
 
     #item(conversation) {
         const {memory_id: id, title, preview, updated_at: updated} = conversation;
+        const words = plain(preview ?? "");
+        const name = title || words || text("new_chat");
+        const link = this.#link(id, null, updated, name, conversation.is_archived && this.search.value.trim());
+        link.append(element("span", {class: "preview", dir: "auto"}, title ? words : ""));
+        return element("li", {"data-id": id}, link, this.menu.button(conversation, name));
+    }
+
+    /** Return the item of a message that was found: it opens the conversation there. */
+    #hit({memory_id: id, sequence, title, is_archived: isArchived, created_at: created, snippet}) {
+        const link = this.#link(id, sequence, created, title || text("new_chat"), isArchived);
+        const pieces = snippet.map(piece => piece.is_hit ? element("mark", {}, piece.text) : piece.text);
+        link.append(element("span", {class: "snippet", dir: "auto"}, ...pieces));
+        return element("li", {"data-id": id, "data-sequence": sequence}, link);
+    }
+
+    #link(id, sequence, written, name, isArchived) {
         const open = event => {
             if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // opens another tab
             event.preventDefault();
-            this.onOpen(id);
+            this.onOpen(id, sequence);
         };
-        const words = plain(preview ?? "");
-        const name = title || words || text("new_chat");
-        const link = element(
-            "a", {href: addressOf(id), title: moment(updated), "aria-current": id === this.current ? "page" : null, onclick: open},
-            element("span", {class: "title", dir: "auto"}, name),
-            element("span", {class: "preview", dir: "auto"}, title ? words : ""),
+        const attributes = {
+            href: addressOf(id, sequence), title: moment(written), "data-title": name, "aria-current": id === this.current ? "page" : null, onclick: open,
+        };
+        return element(
+            "a", attributes, element("span", {class: "title", dir: "auto"}, name),
+            isArchived ? element("span", {class: "archived"}, text("archived")) : null,
         );
-        return element("li", {"data-id": id}, link, this.menu.button(conversation, name));
     }
 }
 

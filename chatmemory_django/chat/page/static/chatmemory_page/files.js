@@ -1,21 +1,45 @@
 // Files in messages: as the chat takes them, and how they are shown.
 
-import {element, icon, text} from "./dom.js";
+import {element, icon, number, text} from "./dom.js";
 
+const TEXT = /^(text\/|application\/json)/;
 const LARGE = 1_000_000; // bytes; larger images are scaled down
 const LONGEST_SIDE = 1600; // pixels, after scaling down
 
+/** Why a file is not attached, in a sentence. */
+export class Unfit extends Error {}
+
 /**
- * Return the message part for *file*; throw an error if the chat does not take it.
+ * Return the message part for *file*; throw an error if the chat does not take it. A text has at most *longest* characters.
  *
  * An image has a *picture* to show until the site serves it: on a canvas, since the page's policy only allows images of
  * the site.
  */
-export async function toPart(file, accepted) {
+export async function toPart(file, accepted, longest) {
     if (file.type.startsWith("image/")) return toImage(file);
-    const isAccepted = accepted.split(",").some(type => file.type.startsWith(type.replace("*", "")));
-    if (!isAccepted || !file.size) throw new Error("not accepted");
+    const kinds = accepted.split(",");
+    const [types, endings] = [kinds.filter(kind => kind[0] !== "."), kinds.filter(kind => kind[0] === ".")];
+    const isAccepted = types.some(type => file.type.startsWith(type.replace("*", "")));
+    const isText = isAccepted ? TEXT.test(file.type) : endings.some(ending => file.name.toLowerCase().endsWith(ending));
+    if (!(isAccepted || isText) || !file.size) throw new Error("not accepted");
+    if (isText) return toText(file, isAccepted ? file.type : "text/plain", longest);
     return {kind: "file", mediaType: file.type, url: await toDataUrl(file), name: file.name};
+}
+
+/** Return the part for a file of text, of which models are sent the text: what programs are written in has no type of its own. */
+async function toText(file, mediaType, longest) {
+    if (file.size > 4 * longest) throw new Unfit(text("text_too_large", {name: file.name, longest: number(longest)}));
+    const length = [...await decoded(file)].length;
+    if (length > longest) throw new Unfit(text("text_too_large", {name: file.name, longest: number(longest)}));
+    return {kind: "file", mediaType, url: await toDataUrl(new Blob([file], {type: mediaType})), name: file.name};
+}
+
+async function decoded(file) {
+    try {
+        return new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
+    } catch {
+        throw new Unfit(text("not_utf8", {name: file.name}));
+    }
 }
 
 async function toImage(file) {

@@ -2,7 +2,7 @@
 
 import {copyButton} from "./clipboard.js";
 import {element, iconButton, number, text} from "./dom.js";
-import {textOf} from "./messages.js";
+import {textOf, waits} from "./messages.js";
 
 const REJECTED = {too_long: "rejected_length", content_filter: "rejected_content", file: "rejected_file", invalid: "rejected_other"};
 
@@ -18,12 +18,12 @@ export function foot(message, isLast, does, onEdit) {
         if (message.metadata.rejected) made.append(rejected(message, isLast, does));
         else if (isLast) made.append(unanswered("unanswered", () => does.retry(message)));
     } else if (message.role === "assistant") {
+        const isWaiting = waits(message); // there is nothing to rate, or to replace, before it has ended
         const again = () => iconButton("again", text("regenerate"), () => does.regenerate(message), {"data-acts": ""});
-        if (message.author === null) made.append(again());
-        if (message.written) made.append(rating(message, 5, does), rating(message, 1, does));
+        if (message.author === null && !isWaiting) made.append(again());
+        if (message.written && !isWaiting) made.append(rating(message, 5, does), rating(message, 1, does));
         const {partial, isCut, model, input, output, shortened} = message.metadata;
-        const waits = message.parts.some(part => part.state === "waiting");
-        if (isLast && !message.hasEnded && !waits) made.append(unanswered("unended", () => does.regenerate(message)));
+        if (isLast && !message.hasEnded && !isWaiting) made.append(unanswered("unended", () => does.regenerate(message)));
         if (shortened) made.append(element("span", {class: "note"}, text("shortened", {results: shares(shortened)})));
         if (isCut) made.append(element("span", {class: "note"}, text("cut")));
         if (partial) made.append(element("span", {class: "note"}, text("partial")));

@@ -5,6 +5,7 @@
 // it did not find once is not looked for again.
 
 import {element} from "./dom.js";
+import {highlighted} from "./highlight.js";
 
 const MAX_DEPTH = 6;
 const MAX_INLINE = 20_000; // characters; longer texts are shown unformatted
@@ -74,7 +75,7 @@ function titleOf(line) {
 
 function codeBlock(code, language) {
     // It may be wider than the page; with the focus, it can be scrolled by keyboard.
-    return element("pre", {tabindex: 0, "data-language": language || null}, element("code", {}, code));
+    return element("pre", {tabindex: 0, "data-language": language || null}, element("code", {}, highlighted(code, language)));
 }
 
 /** Append the list that begins at line *at*, and return the line after it. */

@@ -24,11 +24,15 @@ export class MemoryPanel {
         });
     }
 
-    /** Load the memory of a conversation, or none for null; *history* has its visible rows. */
-    async load(conversation, history, signal) {
+    /**
+     * Load the memory of a conversation, or none for null; *history* has its visible rows, *waiting* the sequences of those
+     * whose calls wait for a person.
+     */
+    async load(conversation, history, signal, waiting = new Set()) {
         clearTimeout(this.#timer);
         const asked = ++this.#asked;
         [this.id, this.total, this.history] = [conversation?.memory_id ?? null, conversation?.total_messages ?? 0, history];
+        this.waiting = waiting;
         const seen = conversation && await this.#read("", signal);
         if (asked !== this.#asked) return; // a newer request is running
         this.seen = seen;
@@ -40,8 +44,12 @@ export class MemoryPanel {
         this.#back();
     }
 
-    #read(query, signal) {
-        return rest(`${conversationPath(this.id)}memory/?explain=1&${WHOLE}${query}`, {signal});
+    async #read(query, signal) {
+        const seen = await rest(`${conversationPath(this.id)}memory/?explain=1&${WHOLE}${query}`, {signal});
+        for (const each of seen.explanation) { // a call that waits has no result yet, and that is no fault
+            if (each.reason === "unpaired_tool" && this.waiting.has(each.sequence)) each.reason = "waits";
+        }
+        return seen;
     }
 
     #back() {
@@ -80,7 +88,9 @@ export class MemoryPanel {
         const listed = entries.filter(each => each.reason !== "summary");
         const [sentCount, all] = [listed.filter(each => each.is_sent).length, Math.max(this.total, listed.length)];
         const counts = {sent: number(sentCount), all: number(all), limit: number(this.part("slider").value)};
-        this.part("count").textContent = listed.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
+        const isSummarized = entries.some(each => each.reason === "summary" && each.is_sent);
+        const sentence = `${isPreview ? "would_be_sent" : "sent_count"}${isSummarized ? "_and_summary" : ""}`;
+        this.part("count").textContent = listed.length ? text(sentence, counts) : "";
         this.#showWindow();
         this.part("clear").disabled = !sent.length;
         this.part("erase").disabled = this.id === null;

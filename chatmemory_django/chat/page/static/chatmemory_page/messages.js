@@ -4,7 +4,7 @@
  * A user's message, everything of the assistant until the user's next message, or a system message.
  *
  * {role, sequences, parts, places, hasEnded, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
- * name, input, output, state, approval} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
+ * name, input, output, state, approval, asks} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
  * *written* the sequence of its last row that the model wrote. *others* are the ids of the calls that wait for somebody else,
  * by the id of the answer.
  */
@@ -31,7 +31,7 @@ export function toMessages(rows, approvals = [], others = new Map()) {
         if (row.message.type === "AI") message.written = row.sequence;
         for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
             const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
-            if (call) Object.assign(call, {state: "waiting", approval: waiting.id});
+            if (call) Object.assign(call, {state: "waiting", approval: waiting.id, asks: waiting.asks});
         }
         for (const call of message.parts) {
             if (call.state === "unknown" && others.get(message.id)?.includes(call.id)) call.state = "others";
@@ -121,6 +121,11 @@ export function toUiMessage(id, parts) {
     const sent = parts.map(({kind, text, mediaType, url, name}) =>
         kind === "text" ? {type: kind, text} : {type: kind, mediaType, url, ...(name ? {filename: name} : {})});
     return {id, role: "user", parts: sent};
+}
+
+/** Whether a call in *message* waits for a person. */
+export function waits(message) {
+    return message.parts.some(part => part.state === "waiting" || part.state === "others");
 }
 
 /** Return the text of a message, without its calls and files. */

@@ -1,12 +1,12 @@
 // The page: its parts, and the navigation between them.
 
-import {noteOpen, openId} from "./address.js";
-import {conversationPath, CONVERSATIONS, rest} from "./api.js";
+import {noteOpen, openId, openMessage} from "./address.js";
+import {conversationPath, CONVERSATIONS, rest, tokensUsed} from "./api.js";
 import {offerColors} from "./colors.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
 import {Conversations} from "./conversations.js";
-import {announce, element, moment, text} from "./dom.js";
+import {announce, element, moment, number, text} from "./dom.js";
 import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
 import {at, host, root, site} from "./root.js";
@@ -35,7 +35,7 @@ const composer = new Composer(at("composer"), {
     onProblem: words => showProblem({message: words}),
 });
 const conversations = at("conversations") && new Conversations(at("conversations"), {
-    onOpen: id => show(id), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
+    onOpen: (id, sequence) => show(id, sequence), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
 });
 const conversation = new Conversation({
     transcript,
@@ -46,7 +46,14 @@ const conversation = new Conversation({
         conversations?.mark(id);
     },
     chosen,
+    onMissing: id => {
+        if (draftOf(id)) return; // a new one, whose first message was not sent
+        noteOpen(null, {replaces: true});
+        open(null);
+        if (site.isPage) showProblem({message: text("missing")});
+    },
     onChange: () => loadList(),
+    onAnswered: () => showUsed(),
     onProblem: showProblem,
     onStatus: showStatus,
     onHandover: showPerson,
@@ -56,9 +63,10 @@ const conversation = new Conversation({
         at("memory")?.toggleAttribute("data-busy", isBusy);
         if (!isBusy) showStatus("");
     },
-    onShown: ({isEmpty, hasOlder}) => {
+    onShown: ({isEmpty, hasOlder, hasNewer}) => {
         at("welcome").hidden = !isEmpty;
         at("older").hidden = !hasOlder;
+        at("later").hidden = !hasNewer;
         setHeading();
         showAssistant();
     },
@@ -76,19 +84,19 @@ function showAssistant() {
     if (choice.disabled) choice.value = conversation.assistant;
 }
 
-/** Open a conversation at its own URL, with an entry in the browser's history. */
-function show(id) {
-    if (id !== openId()) noteOpen(id);
-    open(id);
+/** Open a conversation at its own URL, with an entry in the browser's history: at its end, or at a message. */
+function show(id, sequence = null) {
+    if (id !== openId() || sequence !== openMessage()) noteOpen(id, {sequence});
+    open(id, sequence);
     if (id === null) composer.field.focus();
     else at("heading").focus();
 }
 
-function open(id) {
+function open(id, sequence = null) {
     view("chat");
     conversations?.mark(id);
     composer.setText(draftOf(id));
-    const opened = conversation.open(id);
+    const opened = conversation.open(id, sequence);
     setHeading();
     return opened;
 }
@@ -104,6 +112,20 @@ async function openTemporary() {
     } catch (error) {
         showProblem(error);
     }
+}
+
+/** Keep what was typed while the scripts were loaded, behind the draft that is shown in its place. */
+function keepTyped() {
+    const [id, typed] = [openId(), composer.field.value.trimEnd()];
+    const draft = draftOf(id);
+    if (typed && !draft.includes(typed)) keepDraft(id, typed.includes(draft) ? typed : `${draft}\n\n${typed}`);
+}
+
+/** Show how many tokens were used; if that is not known, the number before stays. */
+async function showUsed() {
+    const place = at("used");
+    const used = place && await tokensUsed();
+    if (used !== null) place.textContent = text("tokens_used", {number: number(used)});
 }
 
 async function loadList() {
@@ -221,15 +243,17 @@ for (const button of root.querySelectorAll("[data-say]")) {
 }
 at("messages").addEventListener("decide", event => conversation.decide(event.detail));
 at("older").addEventListener("click", () => conversation.loadOlder());
-at("newest").addEventListener("click", () => {
+at("newest").addEventListener("click", async () => {
+    await conversation.toNewest();
     transcript.toEnd();
     composer.field.focus();
 });
 at("sign-out")?.addEventListener("submit", forgetAll);
+at("later").addEventListener("click", () => conversation.loadNewer());
 at("skip")?.addEventListener("click", () => composer.field.focus());
 if (site.isPage) host.style.setProperty("--above", `${Math.round(host.getBoundingClientRect().top + scrollY)}px`);
 if (at("colors")) offerColors(at("colors"));
-if (site.isPage) window.addEventListener("popstate", () => open(openId()));
+if (site.isPage) window.addEventListener("popstate", () => open(openId(), openMessage()));
 window.addEventListener("online", () => {
     if (at("problem").dataset.status === "0") showProblem(null);
     conversation.lookAgain();
@@ -242,5 +266,8 @@ hearTabs(id => {
     if (id === conversation.id) conversation.lookAgain();
 });
 
+keepTyped();
+// At once, so that what is sent from now on belongs to it.
+const opened = open(openId(), openMessage());
 await loadList();
-await open(openId());
+await opened;

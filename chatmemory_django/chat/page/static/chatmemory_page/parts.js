@@ -93,7 +93,8 @@ function decision(part) {
         ...attributes,
     }, text(words));
     const buttons = [button("approve", true, {class: "main"}), " ", button("deny", false)];
-    return [element("p", {class: "decision", role: "group", "aria-label": text("may_run")}, text("may_run"), " ", ...buttons)];
+    const question = part.asks ? text("wants_to", {asks: visible(part.asks)}) : text("may_run");
+    return [element("p", {class: "decision", role: "group", "aria-label": question}, question, " ", ...buttons)];
 }
 
 /** Return the values of JSON arguments; empty while they are incomplete. */

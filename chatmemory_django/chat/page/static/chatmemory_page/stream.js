@@ -42,6 +42,7 @@ export class Answer {
         else if (chunk.type === "error") [this.state, this.error] = ["failed", chunk.errorText];
         Object.assign(this.metadata, chunk.messageMetadata);
         for (const call of this.parts.filter(part => part.state === "waiting")) {
+            call.asks = this.metadata.asks?.[call.id] ?? "";
             if (this.metadata.waitsForOthers?.includes(call.id)) call.state = "others";
         }
     }

@@ -3,7 +3,7 @@
 import {announce, element, icon, text} from "./dom.js";
 import {editInPlace} from "./editing.js";
 import {foot, unsentFoot} from "./foot.js";
-import {textOf} from "./messages.js";
+import {textOf, waits} from "./messages.js";
 import {showParts} from "./parts.js";
 import {root} from "./root.js";
 
@@ -31,10 +31,11 @@ export class Transcript {
     /**
      * Show *messages*, with the status (*fates*) of their sequences; elements of unchanged messages are kept.
      *
-     * *keepsTail*: a question that is being sent, and its answer, are not among them yet.
+     * *keepsTail*: a question that is being sent, and its answer, are not among them yet. *follows*: the newest one is
+     * scrolled into view.
      */
-    show(messages, fates, {keepsTail = false} = {}) {
-        const [follows, hadFocus] = [this.#isAtEnd, this.#focused()];
+    show(messages, fates, {keepsTail = false, follows = this.#isAtEnd} = {}) {
+        const hadFocus = this.#focused();
         const shown = new Map();
         messages.forEach((message, index) => {
             const isLast = index === messages.length - 1;
@@ -135,6 +136,17 @@ export class Transcript {
         this.scroller.scrollTop = this.scroller.scrollHeight - fromEnd;
     }
 
+    /** Scroll to the message with *sequence*, and mark it. Return whether it is there. */
+    showAt(sequence) {
+        const item = [...this.#shown.values()].find(({message}) => message.sequences.includes(sequence))?.item;
+        if (!item) return false;
+        item.classList.add("found");
+        item.tabIndex = -1;
+        item.scrollIntoView({block: "center"});
+        item.focus({preventScroll: true});
+        return true;
+    }
+
     toEnd(frames = this.list.classList.contains("many") ? SETTLED : 0) {
         this.scroller.scrollTop = this.scroller.scrollHeight;
         if (frames) requestAnimationFrame(() => this.toEnd(frames - 1));
@@ -194,6 +206,7 @@ function bare(role, end, author = null) {
 
 /** Return whether any part of *message* is sent and, if not, the reason and its name. */
 function fateOf(message, fates) {
+    if (waits(message)) return {isSent: true, words: "", reason: ""}; // the call itself shows that it waits
     const known = message.sequences.map(sequence => fates.get(sequence)).filter(Boolean);
     const isSent = known.length === 0 || known.some(fate => fate.isSent);
     const isShown = !isSent && !message.metadata.rejected; // that is in its foot
