@@ -168,7 +168,7 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
             work,
             wait=settings.WAIT_SECONDS,
             left=settings.LEFT,
-            may_stop=partial(is_next, asked),
+            may_stop=partial(is_next, asked, request),
             given=asked.given,
             hands_over=settings.has_workers,
         )
