@@ -19,6 +19,7 @@ from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.files.conf import StorageOfFiles
+from chatmemory_django.contrib.notes.conf import Notes
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -48,7 +49,7 @@ def defaults_shown(name):
     pytest.fail(f"docs/settings.md shows no CHATMEMORY with {name}.")
 
 
-SECTIONS = [conf.Rest, Chat, Encryption]
+SECTIONS = [conf.Rest, Chat, Encryption, Notes]
 WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **StorageOfFiles.defaults()}
 
 
