@@ -2,11 +2,14 @@
 
 import re
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _TO_FILE = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)")
+_SIGNATURE = re.compile(r'<dt class="sig [^>]*>.*?</dt>', re.DOTALL)
+_UNREADABLE = re.compile(r"~|<\w+(?: [^<>]*)?>|(?<![\w.])_[A-Za-z]\w*")
 _LOADING = {"img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src"}
 _NOT_LOADED = {"canonical", "index", "next", "prev", "search", "author", "copyright"}
 
@@ -71,7 +74,19 @@ def problems_of_html(out: Path) -> list[str]:
     return found
 
 
+def problems_of_signatures(out: Path) -> list[str]:
+    """Return which signatures have what no person writes: a tilde, a value in angle brackets, a private name."""
+    found = []
+    for path in sorted(out.rglob("*.html")):
+        for shown in _SIGNATURE.findall(path.read_text()):
+            signature = " ".join(unescape(re.sub(r"<[^>]+>", "", shown)).split())
+            if unreadable := _UNREADABLE.search(signature):
+                found.append(f"{path.relative_to(out)} has {unreadable[0]!r} in the signature {signature[:80]!r}.")
+    return found
+
+
 if __name__ == "__main__":
-    problems = [*problems_of_sources(Path(sys.argv[1])), *problems_of_html(Path(sys.argv[2]))]
+    out = Path(sys.argv[2])
+    problems = [*problems_of_sources(Path(sys.argv[1])), *problems_of_html(out), *problems_of_signatures(out)]
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
     sys.exit(bool(problems))

@@ -1,5 +1,6 @@
 """Configuration of Sphinx: python -m sphinx -W --keep-going -b html docs OUT."""  # noqa: INP001
 
+import ast
 import os
 import re
 import sys
@@ -8,7 +9,10 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 import django
+from docutils.nodes import Element, Text
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.util.typing import stringify_annotation
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("DEBUG", "1")
@@ -17,6 +21,20 @@ django.setup()  # the reference imports models
 # autodoc imports with TYPE_CHECKING set; what is imported before, such as LangChain, is not affected.
 for framework in ("langchain", "llama_index", "openai_agents", "pydantic_ai"):
     import_module(f"chatmemory_django.contrib.adapters.{framework}")
+
+# Types with a name of their own in the source. When annotations are evaluated, the name is lost.
+_ALIASES = {
+    stringify_annotation(getattr(import_module(f"chatmemory_django.{module}"), name), "smart"): name
+    for module, name in (
+        ("messages", "ChatMessage"),
+        ("chat.model", "ChatEvent"),
+        ("chat.answers.exchange", "AssistantEvent"),
+        ("chat.answers.context", "ContextFunction"),
+        ("chat.answers.titles", "TitleFunction"),
+        ("chat.guards", "GuardFunction"),
+        ("chat.tools", "Tools"),
+    )
+}
 
 project = "chatmemory_django"
 author = "The authors of chatmemory_django"
@@ -64,7 +82,49 @@ def separate_literals(app: Sphinx, what: str, name: str, obj: object, options: o
     lines[:] = text.split("\n")
 
 
+def write_signature(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Return a signature as a person would write it, which Sphinx can parse and so link to its types."""
+    if signature is None:
+        return None, returned
+    written = _readable(signature)
+    tree = ast.parse(f"def function{written}: ...")
+    [parameters] = (each for each in ast.walk(tree) if isinstance(each, ast.arguments))
+    ordered = [*parameters.posonlyargs, *parameters.args]
+    defaults = [None] * (len(ordered) - len(parameters.defaults)) + parameters.defaults
+    kept = [(each, default) for each, default in zip(ordered, defaults, strict=True) if each.arg[0] != "_"]
+    parameters.args = [each for each, _ in kept][len(parameters.posonlyargs) :]
+    parameters.defaults = [default for _, default in kept if default is not None]
+    return f"({ast.unparse(parameters)})", returned and _readable(returned)
+
+
+def _readable(text: str) -> str:
+    """Return *text* with the names of aliases, functions and variables of types, and no value that is not code."""
+    text = re.sub(r"<function (\w+)>|<class '(?:\w+\.)*(\w+)'>", lambda found: found[1] or found[2], text)
+    text = re.sub(r"<[^<>]*>", "...", text)
+    text = re.sub(r"\b([A-Z]\w+)\((?:\w+=None(?:, )?)+\)", r"\1()", text)
+    for alias in sorted(_ALIASES, key=len, reverse=True):
+        text = text.replace(alias, _ALIASES[alias])
+    text = re.sub(r"\*\*(\w+): ~typing\.~_P", r"**\1: P.kwargs", text)
+    text = re.sub(r"\*(\w+): ~typing\.~_P", r"*\1: P.args", text)
+    return re.sub(r"~?(?:\w+\.)*~?\b_([A-Z]\w*)", r"\1", text)
+
+
+def finish_signature(app: Sphinx, domain: str, kind: str, content: Element) -> None:
+    """Leave out a value that is no code, such as that of a signal, and rename what overloads name in private."""
+    for value in list(content.parent.findall(addnodes.desc_annotation)):
+        if value.astext().startswith(" = ") and "<" in value.astext():
+            value.parent.remove(value)
+    for signature in content.parent.findall(addnodes.desc_signature):
+        for text in list(signature.findall(Text)):
+            if re.fullmatch(r"_[A-Z]\w*", text):
+                text.parent.replace(text, Text(text[1:]))
+
+
 def setup(app: Sphinx) -> None:
-    """Connect what changes sources before they are parsed."""
+    """Connect what changes sources before they are parsed, and signatures before they are written."""
     app.connect("source-read", name_files_outside)
     app.connect("autodoc-process-docstring", separate_literals)
+    app.connect("autodoc-process-signature", write_signature)
+    app.connect("object-description-transform", finish_signature)

@@ -1,4 +1,4 @@
-"""The tests that the pages on threats refer to exist, and pytest collects them."""
+"""The tests that threats.md in tests/acceptance and the pages on OWASP's lists name exist, and pytest collects them."""
 
 import re
 import subprocess
@@ -11,7 +11,9 @@ from chatmemory_django.chat.tools import READABLE
 from tests.acceptance.docs.pages import DOCS
 
 ROOT = DOCS.parent
-PAGES = "".join(path.read_text() for path in DOCS.glob("threats*.md"))
+THREATS = (DOCS / "threats.md").read_text()
+TESTS_OF_THREATS = (ROOT / "tests/acceptance/threats.md").read_text()
+PAGES = "".join([TESTS_OF_THREATS, *(path.read_text() for path in DOCS.glob("threats-*.md"))])
 REFERENCES = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", PAGES)))
 TESTS = [each for each in REFERENCES if "/test_" in each]
 
@@ -20,14 +22,23 @@ def test_the_pages_refer_to_tests():
     assert len(TESTS) > 20
 
 
+def test_each_threat_of_the_page_has_its_tests():
+    threats, shown = (
+        re.findall(r"^\| (?!threat \|)(.+?) \| ", text, re.MULTILINE) for text in (THREATS, TESTS_OF_THREATS)
+    )
+
+    assert len(threats) > 40
+    assert [re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", each) for each in threats] == shown
+
+
 def test_the_page_names_the_exceptions_that_the_model_reads():
-    [row] = re.findall(r"^\| A tool's exception .*", (DOCS / "threats.md").read_text(), re.MULTILINE)
+    [row] = re.findall(r"^\| A tool's exception .*", THREATS, re.MULTILINE)
 
     assert set(re.findall(r"`([A-Z]\w+)`", row)) == {each.__name__ for each in READABLE}
 
 
 def test_the_page_lists_what_encryption_cannot_detect():
-    _, _, undetected = (DOCS / "threats.md").read_text().partition("## What cannot be detected")
+    _, _, undetected = THREATS.partition("## What cannot be detected")
 
     for attack in (
         "a whole row, or an owner's key, of an earlier moment",
