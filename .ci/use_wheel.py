@@ -15,6 +15,7 @@ settings.configure(
         "django.contrib.contenttypes",
         "chatmemory_django",
         "chatmemory_django.chat",
+        "chatmemory_django.chat.page",
     ],
     DATABASES={
         "default": {
@@ -44,6 +45,10 @@ for file in [
     "locale/de/LC_MESSAGES/django.mo",
     "contrib/adapters/records/migrations/0001_initial.py",
     "static/chatmemory/admin.css",
+    "chat/page/static/chatmemory_page/page.css",
+    "chat/page/static/chatmemory_page/page.js",
+    "chat/page/templates/chatmemory_page/page.html",
+    "chat/page/templatetags/chatmemory_page.py",
     "templates/admin/chatmemory/conversation/transcript.html",
 ]:
     if not files("chatmemory_django").joinpath(file).is_file():

@@ -159,6 +159,23 @@ class AccessPolicy:
         """Return whether the user may read or write conversations at all; if not, the response is 401 or 403."""
         return bool(request.user and request.user.is_authenticated)
 
+    def may_ask(self, request: HttpRequest, assistant: str) -> bool:
+        """
+        Return whether the user may ask the assistant of this name, empty for ``ASSISTANT``; by default, each may.
+
+        OpenAI's API lists those that the user may ask as its models.
+        """
+        return True
+
+    def may_instruct(self, request: HttpRequest) -> bool:
+        """
+        Return whether the system messages and instructions that the user's client sends reach the model, as context.
+
+        OpenAI's clients send them. By default, this needs the permission to add messages of every type; those of others
+        are left out. The system message of the assistant stays the site's either way.
+        """
+        return MessageType.SYSTEM in self.writable_types(request)
+
     def memory_id(self, request: HttpRequest, chat_id: str) -> str:
         """
         Return the memory id of the conversation that the chat's *chat_id* names for the user.

@@ -107,6 +107,14 @@ class ConversationAdmin(admin.ModelAdmin):
         """Return whether the user may switch conversations to other branches; by default, as for rewinding."""
         return self.has_rewind_permission(request, obj)
 
+    def has_pin_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Return whether the user may pin messages, which requires Django's change permission."""
+        return self._has_permission(request, "change")
+
+    def has_unpin_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
+        """Return whether the user may unpin messages; by default, as for pinning."""
+        return self.has_pin_permission(request, obj)
+
     def has_fork_permission(self, request: HttpRequest, obj: Conversation | None = None) -> bool:
         """Return whether the user may fork conversations, which requires Django's add permission."""
         return self._has_permission(request, "add")

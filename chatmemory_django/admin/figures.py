@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from chatmemory_django.admin.bubbles import KINDS, SUMMARY, style_of
 from chatmemory_django.core.windows import Window
 from chatmemory_django.models import Conversation
-from chatmemory_django.models.windows import memory_parts
+from chatmemory_django.models.windows import Bounds, memory_parts
 
 GAUGE_MESSAGES = 300
 """Maximum number of messages that the gauge draws one by one; earlier ones are one segment."""
@@ -147,14 +147,14 @@ def read_plot(conversation: Conversation) -> Plot | None:
 
 
 def _memory_rows(conversation: Conversation) -> list[tuple[int, str, int | None]]:
-    """Return sequence, kind and tokens of the memory: the pinned message, the summary, and the newest of the rest."""
+    """Return sequence, kind and tokens of the memory: what stays in front of it, and the newest of the rest."""
     rows = conversation.messages.values_list("sequence", "type", "token_count")
-    pinned, summary, window = memory_parts(
-        conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    )
+    pinned, summary, pins, window = memory_parts(Bounds.of(conversation))
     front = list(rows.filter(pinned)) if conversation.pinned_sequence else []
     if conversation.summary_sequence:
         front += [(sequence, SUMMARY, tokens) for sequence, _, tokens in rows.filter(summary)]
+    if conversation.pinned_count:
+        front += rows.filter(pins).order_by("sequence")
     newest = rows.filter(window).exclude(pinned).order_by("-sequence")  # the pinned message may also be in the window
     return [*front, *reversed(newest[:GAUGE_MESSAGES])]
 

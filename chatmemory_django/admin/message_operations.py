@@ -17,6 +17,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, MemoryStatus
 from chatmemory_django.operations import admin_log, fork
 from chatmemory_django.provider import get_chat_memory, known_window
+from chatmemory_django.stores.base import PinError
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 
@@ -107,6 +108,54 @@ class Switch(MessageOperation):
         return Done(admin_log.SWITCHED % {"number": sequence, "newest": newest}, conversation.pk, link_to(sequence))
 
 
+class Pin(MessageOperation):
+    """Keep the message in the memory, whatever leaves it."""
+
+    name = "pin"
+    label = gettext_lazy("Pin")
+    button = gettext_lazy("Yes, pin")
+
+    def suits(self, row: Any) -> bool:
+        return super().suits(row) and row.on_path and row.type != MessageType.SYSTEM
+
+    def is_offered(self, conversation: Conversation, row: Any) -> bool:
+        return self.suits(row) and not row.is_pinned
+
+    def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
+        yield _("This message, with the tool calls or results that belong to it, will stay in the memory.")
+        yield _("What else is in the memory may leave it earlier.")
+
+    def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
+        try:
+            pinned = _memory_of(conversation).pin(sequence)
+        except PinError as exc:
+            raise NotPossibleError(
+                _("Message #%(number)d cannot be pinned: %(reason)s")
+                % {
+                    "number": sequence,
+                    "reason": exc,
+                }
+            ) from exc
+        return Done(admin_log.pinned(pinned), conversation.pk, link_to(sequence))
+
+
+class Unpin(MessageOperation):
+    """Keep the message in the memory no longer than others."""
+
+    name = "unpin"
+    label = gettext_lazy("Unpin")
+    button = gettext_lazy("Yes, unpin")
+
+    def is_offered(self, conversation: Conversation, row: Any) -> bool:
+        return self.suits(row) and row.is_pinned
+
+    def consequences(self, conversation: Conversation, row: Any) -> Iterable[str]:
+        yield _("This message, with the tool calls or results that belong to it, will leave the memory like others.")
+
+    def do(self, conversation: Conversation, sequence: int, *, with_counterparts: bool) -> Done:
+        return Done(admin_log.unpinned(_memory_of(conversation).unpin(sequence)), conversation.pk, link_to(sequence))
+
+
 class Remove(MessageOperation):
     """Remove the message from the memory and the history."""
 
@@ -155,7 +204,7 @@ class Fork(MessageOperation):
 
 
 SWITCH = Switch()
-MESSAGE_OPERATIONS: tuple[MessageOperation, ...] = (SWITCH, Rewind(), Fork(), Remove())
+MESSAGE_OPERATIONS: tuple[MessageOperation, ...] = (SWITCH, Rewind(), Fork(), Pin(), Unpin(), Remove())
 """All operations on messages, in the order in which they are offered."""
 
 

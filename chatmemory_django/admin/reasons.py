@@ -45,7 +45,7 @@ WORDS: dict[Reason, ReasonWords] = {
     Reason.IN_WINDOW: ReasonWords(_("in the memory"), _("This message is sent to the model."), is_sent=True),
     Reason.PINNED: ReasonWords(
         _("in the memory, pinned"),
-        _("This system message is always sent to the model first."),
+        _("This message stays in the memory: it was pinned, or is the system message."),
         is_sent=True,
     ),
     Reason.SUMMARY: ReasonWords(

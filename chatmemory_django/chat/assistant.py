@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from datetime import tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import uuid4
 
 try:
@@ -60,16 +61,18 @@ from chatmemory_django.chat.outgoing import with_changes
 from chatmemory_django.chat.responses import AnswerResponse, Protocol
 from chatmemory_django.chat.runs.leases import Lease, State
 from chatmemory_django.chat.started import StartedRun, StartOptions, start
-from chatmemory_django.chat.tools import Tool, Tools, calls_to_ask_for, to_tools
+from chatmemory_django.chat.tools import Tool, Tools, calls_to_ask_for, client_tool, to_tools
 from chatmemory_django.chat.ui_messages.writing import answer_text
+from chatmemory_django.chat.wishes import NONE, Wishes
 from chatmemory_django.core.reasons import Explained
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.memory.turns import Persist
-from chatmemory_django.messages import ToolExecutionResultMessage, UserMessage
+from chatmemory_django.messages import ChatMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.private import private
 from chatmemory_django.provider import get_chat_memory, refilling
+from chatmemory_django.stores import InMemoryChatMemoryStore
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 
 if TYPE_CHECKING:
@@ -102,6 +105,14 @@ class ChatOptions(ResponseOptions, total=False):
     """The options of a call to an assistant; see ``Assistant``."""
 
     request: HttpRequest | None
+
+
+class ClientsHistory(NamedTuple):
+    """What a client sends along with a question, of a conversation that is stored nowhere here."""
+
+    earlier: Sequence[ChatMessage]
+    answered: Sequence[ChatMessage] = ()
+    """What there is of the answer to the question already: calls, and their results."""
 
 
 class Assistant:
@@ -230,15 +241,47 @@ class Assistant:
         self._output_guards = Guards(output_guards, "output_guards", "answer")
         made = [*self._system, *self._context, *([] if self._tools_of is None else [self._tools_of])]
         self._has_to_make = bool(made)
+        self._wishes, self._remembered = NONE, cast("ClientsHistory | None", None)
         self.functions = [*made, *self._output_guards.functions]
         """The functions of the site that whichever process calls that answers, beside the tools."""
 
     def chat_memory(self, memory_id: object, owner: AbstractBaseUser | None = None) -> ChatMemory:
         """Return the memory of a conversation."""
         if self.memory is None:
-            return get_chat_memory(memory_id, owner=owner, **self.memory_options)
-        options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
-        return refilling(self.memory(**options))  # not passed: a function may not know the option
+            memory = get_chat_memory(memory_id, owner=owner, **self.memory_options)
+        else:
+            options = {"id": memory_id, "store": DjangoChatMemoryStore(owner=owner), **self.memory_options}
+            memory = refilling(self.memory(**options))  # not passed: a function may not know the option
+        if self._remembered is not None:  # the window is the same, and only here
+            memory.store = InMemoryChatMemoryStore()
+            memory.store.update_messages(memory_id, self._remembered.earlier)
+        return memory
+
+    def wished(self, wishes: Wishes, remembered: ClientsHistory | None = None) -> Self:
+        """
+        Return this assistant for one answer, with what a client *wishes* for it.
+
+        With what its client has *remembered*, it has no other memory: nothing is stored. Tools of the site that would
+        wait for somebody are left out then, and an answer ends with the first calls of the client's.
+        """
+        other = copy(self)
+        other._wishes, other._remembered = wishes, remembered
+        if remembered is not None:
+            other.title = None
+        if wishes.context:
+            other._context = [*self._context, checked(lambda: wishes.context, "context")]
+            other._has_to_make = True
+        other.tools = other._with_clients(self.tools)
+        other._specifications = [tool.specification for tool in other.tools.values()]
+        other._counts = {}
+        return other
+
+    def _with_clients(self, tools: dict[str, Tool]) -> dict[str, Tool]:
+        """Return *tools* of this assistant, and those that the client wishes, of which the names are free."""
+        clients = {each.name: client_tool(each) for each in self._wishes.tools}
+        if self._remembered is not None:
+            tools = {name: tool for name, tool in tools.items() if not tool.may_wait}
+        return {**clients, **tools}
 
     def start(
         self, memory_id: object, message: str | UserMessage | None, **options: Unpack[StartOptions]
@@ -447,7 +490,8 @@ class Assistant:
                     yield event
             if not exchange.pending:
                 answer.read(exchange.response)
-            await way.end(exchange)
+            if self._remembered is None:
+                await way.end(exchange)
             state = State.WAITING if exchange.pending else state
         except BaseException as exc:
             state = State.FAILED if isinstance(exc, Exception) else State.STOPPED
@@ -485,7 +529,7 @@ class Assistant:
                 if exchange.resumed is not None:  # what was approved has not run, and can still
                     await way.stored(exchange.resumed.release)
                 raise
-        may_wait = _may_wait(tools)
+        may_wait, is_stored = _may_wait(tools), self._remembered is None
         if exchange.resumed is not None:
             async with aclosing(self._decided(exchange, exchange.resumed, way, tools, values)) as results:
                 async for result in results:
@@ -497,7 +541,7 @@ class Assistant:
                     async with aclosing(way.asked(request)) as events:
                         async for event in events:
                             event = exchange.noted(event)
-                            if may_wait and isinstance(event, ChatResponse) and exchange.calls:
+                            if may_wait and is_stored and isinstance(event, ChatResponse) and exchange.calls:
                                 event = await way.stored(exchange.named_apart, event)
                             if not self._output_guards:
                                 yield event
@@ -516,7 +560,9 @@ class Assistant:
             if not exchange.calls:
                 continue
             if may_wait:
-                exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
+                waits = exchange.hold(await way.called(calls_to_ask_for, tools, exchange.calls, values))
+                if waits and not is_stored:  # the client sends the calls along when it goes on
+                    continue
             await way.stored(exchange.store_calls)
             async with aclosing(way.results(exchange, tools, exchange.runnable, values)) as results:
                 async for result in results:
@@ -605,7 +651,7 @@ class Assistant:
         memory = self.chat_memory(memory_id, options.get("owner"))
         observing.note("identified", memory_id=memory.id, owner=options.get("owner"))
         memory.labels = self._labels(memory_id, options)
-        if _may_wait(self.tools):
+        if _may_wait(self.tools) and self._remembered is None:
             django_store(memory)
         if self.dates is not False:
             check_dates(memory)
@@ -626,11 +672,13 @@ class Assistant:
                 tools=self._specifications,
                 max_rounds=self.max_rounds,
                 max_result_tokens=self.max_result_tokens,
-                response_format=answer.response_format,
+                response_format=answer.response_format or self._wishes.response_format,
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
                 dates_in=get_default_timezone() if self.dates is True else self.dates or None,
                 is_guarded=bool(self._output_guards),
+                tool_choice=self._wishes.tool_choice,
+                answered=() if self._remembered is None else self._remembered.answered,
             )
             named = options.get("client_message_id"), options.get("answer_id"), options.get("after")
             beginning = Beginning(memory, ledger, lease, make, *named, shown, self._is_early(options))
@@ -675,11 +723,11 @@ class Assistant:
         if not isinstance(returned, Sequence) or isinstance(returned, str):
             name = "" if self._tools_of is None else self._tools_of.name
             raise TypeError(f"tools: {name} returned {type(returned).__name__}; it must return a list of tools.")
-        return to_tools(returned)
+        return self._with_clients(to_tools(returned))
 
     def _equip(self, exchange: Exchange, tools: Mapping[str, Tool]) -> None:
         """Give *exchange*, which is not open yet, the *tools* that were made for it."""
-        if _may_wait(tools):
+        if _may_wait(tools) and self._remembered is None:
             django_store(exchange.memory)
         specifications = [tool.specification for tool in tools.values()]
         exchange.use_tools(specifications, specification_tokens(specifications, None, exchange.memory.window()))

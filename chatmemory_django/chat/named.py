@@ -67,7 +67,7 @@ def name_for(conversation: Conversation | None, wanted: str | None) -> str:
         return conversation.assistant
     name = wanted or ""
     if name and name not in chat.ASSISTANTS:
-        raise NotAllowedError(404, _("There is no such assistant."))
+        raise unknown()
     if not name and chat.ASSISTANT is None:
         if chat.ASSISTANTS:
             raise NotAllowedError(400, "$.assistant is missing: the assistants of this chat are asked by name.")
@@ -96,6 +96,11 @@ def bind(conversation: Conversation, name: str) -> None:
     if chat_settings().ASSISTANT is not None:
         free = free.filter(next_sequence=1, fence=0)
     free.update(assistant=name)  # who takes the conversation finds out whether this has changed it
+
+
+def unknown() -> NotAllowedError:
+    """Return the refusal of a question to an assistant that is not there, or not for who asks."""
+    return NotAllowedError(404, _("There is no such assistant."))
 
 
 def another() -> NotAllowedError:

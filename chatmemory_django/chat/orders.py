@@ -25,6 +25,7 @@ from chatmemory_django.chat.runs.answer import InterruptedAnswerError
 from chatmemory_django.chat.runs.streams import Maker
 from chatmemory_django.chat.runs.tables import ASKED, Run
 from chatmemory_django.chat.runs.taking import Given
+from chatmemory_django.chat.wishes import wished
 from chatmemory_django.chat.work import ChatWork, Order
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.row_codec import address_of
@@ -157,7 +158,7 @@ def _assistant(
             body=given.body,
         )
 
-    return named.assistant(name, request, asked)
+    return wished(named.assistant(name, request, asked), given.wishes)
 
 
 def _user(conversation: Conversation, given: Given) -> AbstractBaseUser | None:

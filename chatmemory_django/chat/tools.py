@@ -7,9 +7,20 @@ import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from copy import copy
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeGuard, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypeGuard,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pydantic
 from asgiref.sync import async_to_sync
@@ -313,6 +324,21 @@ def _unknown(tools: Mapping[str, Tool], call: ToolExecutionRequest) -> ToolExecu
 def _not_here(**arguments: object) -> NoReturn:
     """Fail a call that was approved when its tool still ran on the server."""
     raise ToolError("This tool runs in the user's browser now, so this call was not run.")
+
+
+def client_tool(specification: ToolSpecification) -> Tool:
+    """Return a tool that a client declares and runs: its arguments may be any JSON object."""
+    tool = copy(_any_of_clients())
+    tool.name, tool.specification = specification.name, specification
+    return tool
+
+
+@cache
+def _any_of_clients() -> Tool:
+    """Return what all tools have in common that clients declare."""
+    tool = Tool(lambda: None, name="client", description="-", runs_in="client")
+    tool._arguments, tool._names = pydantic.create_model("Arguments", __config__=pydantic.ConfigDict(extra="allow")), {}
+    return tool
 
 
 def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -139,21 +139,30 @@ class Present(NamedTuple):
     """A memory before the conversation continues from another message."""
 
     entries: Sequence[Entry]
-    """In the order of the memory, without the summary."""
+    """In the order of the memory, without the summary, and without pins that have left the window."""
     has_lost_system: bool = True
     """Whether the path may have a system message although the memory has none. Without, the path is not searched."""
 
 
 def moved(
-    present: Present, path: Path, window: Window, *, to: int, shared: int, forgotten: int, next_key: int
+    present: Present,
+    path: Path,
+    window: Window,
+    *,
+    to: int,
+    shared: int,
+    forgotten: int,
+    next_key: int,
+    pins: Sequence[Entry] = (),
 ) -> Eviction:
     """
     Return the memory of a conversation that continues from message *to*, which is not the one it continues from now.
 
     *path* leads to that message, and up to *shared* it is the path in use. If *to* is inside the window, the messages
     after it leave the memory. If it is before the window, the memory is filled with what fits: the path is read
-    backwards, as far as the latest summary. In both cases the system message of that time is put in front. Nothing up
-    to *forgotten*, where the memory was cleared, comes back.
+    backwards, as far as the latest summary. In both cases the system message of that time is put in front, and after it
+    those of *pins*, the pinned messages of the path, that would be left out. Nothing else up to *forgotten*, where the
+    memory was cleared, comes back.
     """
     summary = path.summary(to, forgotten)
     system = _system(present, path, to=to, shared=shared, forgotten=forgotten)
@@ -172,8 +181,14 @@ def moved(
             pinned = system
         else:
             rest = sorted([*rest, system], key=lambda entry: entry.key)
+    within = {entry.key for entry in rest}
     eviction = Eviction.of_entries(
-        rest, window, next_key=next_key, pinned=pinned, summary=summary.entry if summary else None
+        rest,
+        window,
+        next_key=next_key,
+        pinned=pinned,
+        summary=summary.entry if summary else None,
+        pins=[entry for entry in pins if entry.key not in within],
     )
     eviction.trim()
     eviction.begin()  # what was evicted so far left with the move, not with the next addition

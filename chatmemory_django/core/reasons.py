@@ -18,7 +18,7 @@ class Reason(StrEnum):
 
     IN_WINDOW = "in_window"
     PINNED = "pinned"
-    """It is the system message, which is never evicted."""
+    """It is the system message, which is never evicted, or it was pinned."""
     SUMMARY = "summary"
     """It is the summary of what has left the memory."""
     REFILLED = "refilled"
@@ -112,6 +112,10 @@ class StoredMessage(Protocol):
     def is_cleared(self) -> bool:
         """Whether the memory has a marker in its place."""
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it stays in the memory when it leaves the window."""
+
 
 class Uncounted(NamedTuple):
     """A message of a store that has no rows, see ``StoredMessage``."""
@@ -124,6 +128,7 @@ class Uncounted(NamedTuple):
     counted_by: str = ""
     superseded: bool = False
     is_cleared: bool = False
+    is_pinned: bool = False
 
 
 StoredT = TypeVar("StoredT", bound=StoredMessage)
@@ -165,8 +170,8 @@ class Remembered(Generic[StoredT]):
     A memory as *reader* reads it: what the LLM is sent of it and, on request, why.
 
     That is what ``ChatMemory.messages`` returns: the *rows* of the memory, in its order, trimmed by the window, then
-    ``readable``. *pinned*, *summary* and *forgotten_through* are the columns of the conversation; *pause* is how long
-    nothing was written to it.
+    ``readable``. *pinned*, *summary*, *window_start* and *forgotten_through* are the columns of the conversation;
+    *pause* is how long nothing was written to it.
 
     If the window has outgrown *evicted*, *before* is called with the last message that the summary covers and a number
     of messages to read at a time; it returns the messages that may come back, from the newest to the oldest.
@@ -179,6 +184,7 @@ class Remembered(Generic[StoredT]):
         *,
         pinned: int | None = None,
         summary: int | None = None,
+        window_start: int = 1,
         forgotten_through: int = 0,
         evicted: Evicted | None = None,
         before: Callable[[int, int], Iterable[StoredT]] | None = None,
@@ -186,6 +192,7 @@ class Remembered(Generic[StoredT]):
     ) -> None:
         self._window = window = reader.window().after(pause)
         self._pinned, self._summary, self._forgotten_through = pinned, summary, forgotten_through
+        self._window_start = window_start
         self._memory = [Measured.of(row, window) for row in rows]
         self._returned: set[int] = set()
         if before is not None and evicted is not None and window.outgrows(evicted):
@@ -193,7 +200,12 @@ class Remembered(Generic[StoredT]):
         messages = [each.remembered for each in self._memory]
         costs = [each.cost(window) for each in self._memory] if window.is_additive else None
         digest = next((index for index, each in enumerate(self._memory) if each.row.sequence == summary), None)
-        trimmed = window.trimmed(messages, costs, summary=digest)
+        pins = {
+            index: each.row.sequence < self._window_start
+            for index, each in enumerate(self._memory)
+            if each.row.is_pinned
+        }
+        trimmed = window.trimmed(messages, costs, summary=digest, pins=pins)
         self._first = None if trimmed.pinned is None else trimmed.pinned.key
         # What leads what fits comes before the summary, though other messages may precede it in the memory.
         leading = [] if trimmed.pinned is None or trimmed.summary is None else [trimmed.pinned.key]
@@ -223,6 +235,7 @@ class Remembered(Generic[StoredT]):
         rest = [each for each in memory if each.row.sequence not in front] + [found[key] for key in back]
         leading = [each for each in memory if each.row.sequence in front]
         self._memory = leading + sorted(rest, key=lambda each: each.row.sequence)
+        self._window_start = min([self._window_start, *back])
 
     @property
     def _covered(self) -> int:
@@ -240,7 +253,9 @@ class Remembered(Generic[StoredT]):
         newest = [Measured.of(row, self._window) for row in recent]
         remembered = {each.row.sequence for each in self._memory}
         covered = self._covered
-        came_back = _came_back(self._memory, newest, self._window, {self._pinned, self._summary}) | self._returned
+        outside = {each.row.sequence for each in self._memory if each.row.is_pinned}
+        front = {self._pinned, self._summary} | {each for each in outside if each < self._window_start}
+        came_back = _came_back(self._memory, newest, self._window, front) | self._returned
         out = [
             each.explained(_reason_out(each, self._forgotten_through, covered))
             for each in newest
@@ -258,7 +273,7 @@ class Remembered(Generic[StoredT]):
             return Reason.DOES_NOT_FIT
         if self._sent[index] is None:
             return Reason.BEFORE_FIRST_USER if index < self._start else Reason.UNPAIRED_TOOL
-        if index == self._first or sequence == self._pinned:
+        if index == self._first or sequence == self._pinned or self._memory[index].row.is_pinned:
             return Reason.PINNED
         if sequence == self._summary:
             return Reason.SUMMARY

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Protocol, Self
 
 import msgspec
@@ -21,6 +22,14 @@ from chatmemory_django.core.clearing import ClearToolResults, cleared, is_shorte
 from chatmemory_django.core.limits import MAX_INTEGER, checked_counter
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType, ToolExecutionResultMessage
 from chatmemory_django.tokens import TokenCountEstimator
+
+MAX_PINS = 20
+"""How many messages of a conversation can be pinned, those of other branches and the partners of calls included."""
+
+PINS_SHARE = 2
+"""Pinned messages may take one part in this many of a window."""
+
+NO_PINS: Mapping[int, bool] = MappingProxyType({})
 
 
 class Evicted(Protocol):
@@ -138,13 +147,23 @@ class Window:
         """Return how much of the limit *messages* take together, which is not always the sum of their costs."""
         return len(messages) if self.estimator is None else self.estimator.estimate_token_count_in_messages(messages)
 
+    @property
+    def pins_limit(self) -> int:
+        """How much of the limit pinned messages may take together."""
+        return self.limit // PINS_SHARE
+
     def trim(
-        self, messages: Sequence[ChatMessage], costs: Sequence[int] | None = None, *, summary: int | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        costs: Sequence[int] | None = None,
+        *,
+        summary: int | None = None,
+        pins: Mapping[int, bool] = NO_PINS,
     ) -> list[ChatMessage]:
         """Return a new list of those of *messages* that fit; see ``trimmed``."""
         if costs is not None and not self.is_cold and self.overhead + sum(costs) <= self.limit:
             return list(messages)
-        return self.trimmed(messages, costs, summary=summary).messages()
+        return self.trimmed(messages, costs, summary=summary, pins=pins).messages()
 
     def trimmed(
         self,
@@ -153,9 +172,10 @@ class Window:
         *,
         summary: int | None = None,
         keys: Sequence[int] | None = None,
+        pins: Mapping[int, bool] = NO_PINS,
     ) -> Eviction:
         """Return the memory that *messages* are, without those that do not fit; see ``Eviction.of``."""
-        eviction = Eviction.of(messages, self, costs, summary=summary, keys=keys)
+        eviction = Eviction.of(messages, self, costs, summary=summary, keys=keys, pins=pins)
         eviction.trim()
         return eviction
 
@@ -172,6 +192,8 @@ class Entry(msgspec.Struct, gc=False):
     calls_tools: bool = False
     cost: int | None = None
     message: ChatMessage | None = None
+    is_pinned: bool = False
+    """Whether it stays in the memory when it leaves the window."""
 
     def __repr__(self) -> str:
         return f"<Entry {self.key} {self.type}>"
@@ -195,6 +217,10 @@ class Eviction:
     *total* is how much of the limit the memory takes, if the store keeps that number; costs are then added to it and
     subtracted from it. If it is None, the whole memory is counted at every trim, and all entries need messages.
 
+    *pins* are the pinned entries that have left the window, in order; they come between the summary and the *stored*.
+    Others that are pinned join them instead of being evicted. If a memory exceeds its limit, they may take
+    ``pins_limit`` of it: the oldest of them that do not fit are *aside*, in the memory, but not in ``entries``.
+
     Entries with keys from *keeps_from* on are never evicted, even if the memory then exceeds its limit; with
     ``NOTHING_LEAVES``, nothing is, not even the summary.
     """
@@ -207,6 +233,7 @@ class Eviction:
         next_key: int,
         pinned: Entry | None = None,
         summary: Entry | None = None,
+        pins: Sequence[Entry] = (),
         systems: Iterable[Entry] = (),
         total: int | None = None,
         keeps_from: int | None = None,
@@ -214,6 +241,8 @@ class Eviction:
         self.window = window
         self.pinned = pinned
         self.summary = summary
+        self.pins = list(pins)
+        self.aside: list[Entry] = []
         self.total = total
         self._is_cold = window.is_cold
         self.next_key = next_key
@@ -250,24 +279,31 @@ class Eviction:
         *,
         summary: int | None = None,
         keys: Sequence[int] | None = None,
+        pins: Mapping[int, bool] = NO_PINS,
     ) -> Self:
         """
         Return an eviction for a plain list. *keys* are those of its messages and of the next one, by default indexes.
 
         *costs* are those of its messages, if they are additive. *summary* is the index of the summary, if there is one;
-        a message in front of it is pinned.
+        a message in front of it is pinned. *pins* are the indexes of the pinned messages, in order, each with whether
+        it has left the window; what comes before all of these is the system message, and the summary.
         """
         cost_of: Sequence[int | None] = costs or [None] * len(messages)
         key_of = range(len(messages) + 1) if keys is None else keys
         entries = list(map(to_entry, key_of, messages, cost_of))
-        front = 0 if summary is None else summary + 1
+        for index in pins:
+            entries[index].is_pinned = True
+        outside = [index for index, is_outside in pins.items() if is_outside]
+        leading = outside[0] if summary is None and outside else summary
+        front = outside[-1] + 1 if outside else 0 if summary is None else summary + 1
         digest = None if summary is None else entries[summary]
         return cls(
             window,
             entries[front:],
             next_key=key_of[len(entries)],
-            pinned=entries[0] if summary else None,
+            pinned=entries[0] if leading else None,
             summary=digest,
+            pins=[entries[index] for index in outside],
             systems=[each for each in entries if each.type == MessageType.SYSTEM and each is not digest],
             total=None if costs is None else window.overhead + sum(costs),
         )
@@ -281,16 +317,18 @@ class Eviction:
         next_key: int,
         pinned: Entry | None = None,
         summary: Entry | None = None,
+        pins: Sequence[Entry] = (),
         keeps_from: int | None = None,
     ) -> Self:
-        """Return an eviction for a memory that was read completely: *pinned*, *summary* and the *entries* after it."""
-        everything = [*(entry for entry in (pinned, summary) if entry is not None), *entries]
+        """Return an eviction for a memory that was read completely: *entries* are what comes after the *pins*."""
+        everything = [*(entry for entry in (pinned, summary) if entry is not None), *pins, *entries]
         return cls(
             window,
             entries,
             next_key=next_key,
             pinned=pinned,
             summary=summary,
+            pins=pins,
             systems=[each for each in everything if each.type == MessageType.SYSTEM and each is not summary],
             total=total_of(everything, window),
             keeps_from=keeps_from,
@@ -334,13 +372,20 @@ class Eviction:
 
     def split(self, key: int) -> tuple[Eviction, list[Entry]]:
         """Return this memory without the messages from *key* on, and these; the pinned one stays in it."""
-        pinned, summary = self.pinned, self.summary
-        front = sum(entry is not None for entry in (pinned, summary))
+        front = {entry.key for entry in self.front}
         earlier: list[Entry] = []
         later: list[Entry] = []
-        for entry in self.entries()[front:]:
-            (later if entry.key >= key else earlier).append(entry)
-        memory = Eviction.of_entries(earlier, self.window, next_key=self.next_key, pinned=pinned, summary=summary)
+        for entry in self.entries():
+            if entry.key not in front:
+                (later if entry.key >= key else earlier).append(entry)
+        memory = Eviction.of_entries(
+            earlier,
+            self.window,
+            next_key=self.next_key,
+            pinned=self.pinned,
+            summary=self.summary,
+            pins=self.pins,
+        )
         return memory, later
 
     def pass_by(self, message: ChatMessage, cost: int | None = None) -> int:
@@ -375,6 +420,7 @@ class Eviction:
     def _make_room(self, total: int) -> None:
         """Evict messages from a memory that has *total*."""
         limit, low = self.window.limit, self.window.evict_to
+        total -= self._lay_aside()
         if self.window.clears is not None:
             freed = self._clear_results(self.window.clears)
             total -= freed
@@ -419,7 +465,9 @@ class Eviction:
             if not users or index > users[-1] or entry.key >= self.keeps_from:
                 return  # of the running answer
             message = entry.message
-            if isinstance(message, ToolExecutionResultMessage) and message.tool_name not in clears.exclude:
+            if entry.is_pinned or not isinstance(message, ToolExecutionResultMessage):
+                continue
+            if message.tool_name not in clears.exclude:
                 yield entry, message
 
     def entries(self) -> list[Entry]:
@@ -428,7 +476,12 @@ class Eviction:
         rest = [*self._front, *self._new]
         if self._gone:
             rest = [entry for entry in rest if entry.key not in self._gone]
-        return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *rest]
+        return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *self.pins, *rest]
+
+    @property
+    def front(self) -> list[Entry]:
+        """The entries that are in the memory before the window, those *aside* included."""
+        return [*(entry for entry in (self.pinned, self.summary) if entry is not None), *self.aside, *self.pins]
 
     def messages(self) -> list[ChatMessage]:
         """Return the messages in the memory, in order; their entries must have them."""
@@ -493,7 +546,32 @@ class Eviction:
         if self.pinned is None and entry.type == MessageType.SYSTEM:
             self.pinned = entry
             return 0
+        if entry.is_pinned:
+            return self._keep(entry)
         return self._evict(entry) + (self._evict_results() if entry.calls_tools else 0)
+
+    def _keep(self, entry: Entry) -> int:
+        """Keep *entry*, which is pinned and was at the front, with the results of its calls; return what that freed."""
+        self.pins.append(entry)
+        while entry.calls_tools and (following := self._pop()) is not None:
+            if following.type != MessageType.TOOL_EXECUTION_RESULT or not following.is_pinned:
+                self.start = following.key
+                self._front.appendleft(following)
+                break
+            self.pins.append(following)
+        return self._lay_aside()
+
+    def _lay_aside(self) -> int:
+        """Leave out the oldest pins that have left the window, if they take too much of it; return what that freed."""
+        size, freed = sum(map(self._cost, self.pins)), 0
+        while self.pins and size - freed > self.window.pins_limit:
+            calls_tools = self.pins[0].calls_tools
+            freed += self._cost(self.pins[0])
+            self.aside.append(self.pins.pop(0))
+            while calls_tools and self.pins and self.pins[0].type == MessageType.TOOL_EXECUTION_RESULT:
+                freed += self._cost(self.pins[0])
+                self.aside.append(self.pins.pop(0))
+        return freed
 
     def _evict(self, entry: Entry) -> int:
         """Evict *entry* and return its cost."""
@@ -505,7 +583,8 @@ class Eviction:
         """Evict the tool results that are now at the front and return their cost."""
         freed = 0
         while (entry := self._pop()) is not None:
-            if entry.type != MessageType.TOOL_EXECUTION_RESULT or entry.key >= self.keeps_from:
+            is_result = entry.type == MessageType.TOOL_EXECUTION_RESULT and not entry.is_pinned
+            if not is_result or entry.key >= self.keeps_from:
                 self.start = entry.key
                 self._front.appendleft(entry)
                 break

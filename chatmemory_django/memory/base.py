@@ -233,7 +233,8 @@ class ChatMemory(ABC):
         """
         Evict the first *count* messages of the memory, or all if it has fewer, and return their sequences.
 
-        They stay in the history. A system message in front counts as the first, even a protected one.
+        They stay in the history. A system message in front counts as the first, even a protected one. Pinned messages
+        are passed over.
         """
         if type(count) is not int or count < 0:
             raise ValueError(f"count must be a whole number of at least 0, not {count!r}.")
@@ -253,6 +254,41 @@ class ChatMemory(ABC):
 
         """
         return self.store.remove(self.id, *sequences, with_results=with_results)
+
+    def pin(self, sequence: int) -> list[int]:
+        """
+        Keep message *sequence* of the path in the memory, whatever is evicted or summarized; return what is pinned.
+
+        A call of tools is pinned with its results, a result with its call and that call's other results: the sequences
+        of all of them are returned, also if they were pinned before. What has left the memory returns to it, between
+        the system message with the summary and the window, in the order of the history; in the window, a message stays
+        where it is. It counts towards the limit, and is sent whole even if its result was cleared. At most 20 messages
+        of a conversation can be pinned, and they may take half of the window: if its limit shrinks, the oldest of
+        those that have left the window are not sent until they fit again.
+
+        A pin ends with ``unpin``, with ``remove`` and ``pop``, and when the memory is cleared or set without the
+        message. On another branch it has no effect until the conversation returns to its message; a fork copies it.
+
+        Raises:
+            MessageNotFoundError: The path has no message *sequence*.
+            PinError: It is a system message, or was rejected by the model's server, or there is no room for the pin.
+            NotImplementedError: The store keeps no history.
+
+        """
+        return self.store.pin(self.id, sequence, self.window())
+
+    def unpin(self, sequence: int) -> list[int]:
+        """
+        Undo ``pin`` for message *sequence*, on any branch, and what belongs to it; return the sequences of all of them.
+
+        What has left the window leaves the memory. It changes nothing if the message is not pinned.
+
+        Raises:
+            MessageNotFoundError: The history has no message *sequence*.
+            NotImplementedError: The store keeps no history.
+
+        """
+        return self.store.unpin(self.id, sequence, self.window())
 
     def explain(self, count: int = 50) -> list[Explained]:
         """
@@ -326,6 +362,14 @@ class ChatMemory(ABC):
     async def aremove(self, *sequences: int, with_results: bool = False) -> list[int]:
         """See ``remove``."""
         return await self.store.run(self.remove, *sequences, with_results=with_results)
+
+    async def apin(self, sequence: int) -> list[int]:
+        """See ``pin``."""
+        return await self.store.run(self.pin, sequence)
+
+    async def aunpin(self, sequence: int) -> list[int]:
+        """See ``unpin``."""
+        return await self.store.run(self.unpin, sequence)
 
     async def aexplain(self, count: int = 50) -> list[Explained]:
         """See ``explain``."""

@@ -144,6 +144,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "pinned_count",
+                    models.PositiveIntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="pinned messages"
+                    ),
+                ),
+                (
                     "created_at",
                     models.DateTimeField(
                         db_default=chatmemory_django.models.UtcNow(),
@@ -221,6 +227,7 @@ class Migration(migrations.Migration):
                 ("is_complete", models.BooleanField(db_default=True, default=True, verbose_name="complete")),
                 ("on_path", models.BooleanField(db_default=True, default=True, verbose_name="on the path")),
                 ("is_cleared", models.BooleanField(db_default=False, default=False, verbose_name="cleared")),
+                ("is_pinned", models.BooleanField(db_default=False, default=False, verbose_name="pinned")),
                 ("parent_sequence", models.PositiveIntegerField(null=True, verbose_name="parent message")),
                 ("cleared_before", models.PositiveIntegerField(null=True, verbose_name="cleared before")),
                 (
@@ -305,6 +312,15 @@ class Migration(migrations.Migration):
                 must_be_partial=True,
                 name="chatmemory_incomplete",
                 rows=models.Q(("is_complete", False)),
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=chatmemory_django.models.SparseIndex(
+                fields=["conversation"],
+                must_be_partial=True,
+                name="chatmemory_pin",
+                rows=models.Q(("is_pinned", True)),
             ),
         ),
         migrations.AddIndex(

@@ -67,6 +67,7 @@ class ShownRow(msgspec.Struct, gc=False):
     in_history: bool
     on_path: bool
     is_complete: bool
+    is_pinned: bool
     parent_sequence: int | None
     client_message_id: str | None
     metadata: Metadata

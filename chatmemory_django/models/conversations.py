@@ -65,7 +65,7 @@ from chatmemory_django.models.fields import (
 from chatmemory_django.models.lookups import MetadataEntry
 from chatmemory_django.models.messages import Match, Message, MessageQuerySet, before_memory, beginning_of_text
 from chatmemory_django.models.remains import Counted, delete_rows, is_long, leave_rows, note_own
-from chatmemory_django.models.windows import in_memory, is_in_memory, memory_parts
+from chatmemory_django.models.windows import Bounds, in_memory, is_in_memory, memory_parts
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -107,7 +107,7 @@ def unexpired(moment: datetime.datetime) -> Q:
 
 # A window that begins at 2 may have been preceded only by the message that is pinned in front of it.
 _HAS_EVICTIONS = Q(total_messages__gt=F("memory_messages")) | (
-    Q(window_start__gt=1) & ~Q(window_start=2, pinned_sequence=1)
+    Q(window_start__gt=1, pinned_count=0) & ~Q(window_start=2, pinned_sequence=1)
 )
 
 
@@ -432,6 +432,8 @@ class Conversation(models.Model):
     counted_by = with_default(
         models.CharField(_("counted by"), max_length=MAX_COUNTER_LENGTH, blank=True, default="", editable=False)
     )
+    # How many messages are pinned, on all branches; while it is 0, no read of the memory looks for them.
+    pinned_count = with_default(models.PositiveIntegerField(_("pinned messages"), default=0, editable=False))
     created_at = with_default(models.DateTimeField(_("created at"), default=timezone.now, editable=False))
     # No index on a column that every add changes: PostgreSQL then updates the row without touching an index.
     updated_at = with_default(models.DateTimeField(_("last activity"), default=timezone.now, editable=False))
@@ -530,25 +532,21 @@ class Conversation(models.Model):
 
     def memory(self) -> MessageQuerySet:
         """Return the rows in the memory, in its order, as of when this object was read."""
-        pinned, summary, window = memory_parts(*self._bounds)
-        if self.pinned_sequence is None and self.summary_sequence is None:
+        pinned, summary, _pins, window = memory_parts(Bounds.of(self))
+        if self.pinned_sequence is None and self.summary_sequence is None and not self.pinned_count:
             # For "this row or the window", SQLite reads the whole conversation.
             return self._rows.filter(window).order_by("sequence")
         part = Case(When(pinned, then=Value(0)), When(summary, then=Value(1)), default=Value(2))
-        return self._rows.filter(in_memory(*self._bounds)).order_by(part, "sequence")
+        return self._rows.filter(in_memory(Bounds.of(self))).order_by(part, "sequence")
 
     def remembers(self, row: Message) -> bool:
         """Return whether *row* is in the memory, as of when this object was read."""
-        return is_in_memory(row.sequence, *self._bounds, superseded=row.superseded)
+        return is_in_memory(row.sequence, Bounds.of(self), superseded=row.superseded, is_pinned=row.is_pinned)
 
     @property
     def _rows(self) -> MessageQuerySet:
         """The rows of its messages, in the database that it was read from, whichever a router names."""
         return self.messages.db_manager(self._state.db).all()
-
-    @property
-    def _bounds(self) -> tuple[int, int | None, int | None]:
-        return self.window_start, self.pinned_sequence, self.summary_sequence
 
     def read(self, reader: Reader, shown: Callable[[MessageQuerySet], Iterable[Any]] = list) -> Remembered[Any]:
         """
@@ -562,6 +560,7 @@ class Conversation(models.Model):
             reader,
             pinned=self.pinned_sequence,
             summary=self.summary_sequence,
+            window_start=self.window_start,
             forgotten_through=self.forgotten_through,
             evicted=self,
             pause=timezone.now() - self.updated_at,
@@ -575,7 +574,10 @@ class Conversation(models.Model):
         before = self.window_start
         while True:
             rows = before_memory(self._rows, before, self.forgotten_through, self.kept_out_through, covered)
-            found = list(shown(rows.filter(on_path=True).exclude(type=MessageType.SYSTEM.value)[:size]))
+            rows = rows.filter(on_path=True).exclude(type=MessageType.SYSTEM.value)
+            if self.pinned_count:
+                rows = rows.filter(is_pinned=False)  # these have not left it
+            found = list(shown(rows[:size]))
             yield from found
             if len(found) < size:
                 return

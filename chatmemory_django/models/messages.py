@@ -33,7 +33,7 @@ from chatmemory_django.models.fields import (
     with_default,
 )
 from chatmemory_django.models.finding import NEWEST_FIRST, has, is_among_newest, place_of, rank_of
-from chatmemory_django.models.windows import MemoryStatus, in_memory, memory_parts
+from chatmemory_django.models.windows import Bounds, MemoryStatus, in_memory, memory_parts
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -185,15 +185,16 @@ class MessageQuerySet(PlacedQuerySet["Message"]):
 
     def in_memory(self) -> Self:
         """Return the messages that are in a memory now."""
-        return self.filter(in_memory(*_CURRENT))
+        return self.filter(in_memory(_CURRENT))
 
     def evicted(self, *, all_branches: bool = False) -> Self:
         """Return the messages of the history, or of *all_branches*, that are no longer in a memory."""
-        return self.history(all_branches=all_branches).exclude(in_memory(*_CURRENT))
+        return self.history(all_branches=all_branches).exclude(in_memory(_CURRENT))
 
     def with_status(self) -> Self:
         """Annotate each message with its current ``status``, a ``MemoryStatus``."""
-        pinned, summary, window = memory_parts(*_CURRENT)
+        system, summary, pins, window = memory_parts(_CURRENT)
+        pinned = system | pins | (window & Q(is_pinned=True))
         return self.annotate(
             status=Case(
                 When(pinned, then=Value(MemoryStatus.PINNED.value)),
@@ -282,10 +283,11 @@ REMOVED = Q(in_history=False, superseded=True, text="", payload=None, parent_seq
 
 # Where the memory of a message's conversation is. NULL is neither equal to a sequence nor different from it; 0 is
 # different.
-_CURRENT = (
+_CURRENT = Bounds(
     F("conversation__window_start"),
     Coalesce(F("conversation__pinned_sequence"), Value(0)),
     Coalesce(F("conversation__summary_sequence"), Value(0)),
+    pinned_count=1,  # of any conversation
 )
 
 
@@ -318,6 +320,8 @@ class Message(models.Model):
     on_path = with_default(models.BooleanField(_("on the path"), default=True))
     # True for a result of a tool in whose place the memory has a marker; its tokens are then those of the marker.
     is_cleared = with_default(models.BooleanField(_("cleared"), default=False))
+    # True if the message stays in the memory while it is on the path, see docs/pins.
+    is_pinned = with_default(models.BooleanField(_("pinned"), default=False))
     # Which message it follows; null is the one before it in the history, 0 none at all. For a summary, the last message
     # that it covers.
     parent_sequence = models.PositiveIntegerField(_("parent message"), null=True)
@@ -359,6 +363,7 @@ class Message(models.Model):
             SparseIndex(
                 fields=["conversation"], name="chatmemory_incomplete", rows=Q(is_complete=False), must_be_partial=True
             ),
+            SparseIndex(fields=["conversation"], name="chatmemory_pin", rows=Q(is_pinned=True), must_be_partial=True),
             SparseIndex(
                 fields=["conversation"],
                 name="chatmemory_tool_result",

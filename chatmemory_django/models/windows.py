@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.db import models
 from django.db.models import Q
@@ -16,7 +16,7 @@ class MemoryStatus(models.TextChoices):
     """Whether a message is in the memory of its conversation, and if not, why."""
 
     IN_MEMORY = "in_memory", _("in memory")
-    PINNED = "pinned", _("in memory, pinned in front")
+    PINNED = "pinned", _("in memory, pinned")
     EVICTED = "evicted", _("evicted")
     SUPERSEDED = "superseded", _("superseded")
     OFF_PATH = "off_path", _("on another branch")
@@ -27,32 +27,47 @@ class MemoryStatus(models.TextChoices):
         return self in {MemoryStatus.IN_MEMORY, MemoryStatus.PINNED}
 
 
-def memory_parts(
-    window_start: Combinable | int, pinned_sequence: Combinable | int | None, summary_sequence: Combinable | int | None
-) -> tuple[Q, Q, Q]:
+class Bounds(NamedTuple):
+    """Where a memory is: the columns of ``Conversation`` with these names, or expressions for them."""
+
+    window_start: Combinable | int
+    pinned_sequence: Combinable | int | None
+    summary_sequence: Combinable | int | None
+    pinned_count: int = 0
+    """0 for a conversation without pins, whose part is then left out of conditions."""
+
+    @classmethod
+    def of(cls, conversation: Any) -> Self:
+        """Return where the memory of *conversation* is, a ``Conversation`` or what else has these columns."""
+        return cls(*(getattr(conversation, column) for column in cls._fields))
+
+
+def memory_parts(bounds: Bounds) -> tuple[Q, Q, Q, Q]:
     """
-    Return the parts of a memory, in its order: the pinned row, the summary's row, then the window.
+    Return the parts of a memory, in its order: the system message that is pinned in front, the summary, the pins that
+    have left the window, then the window.
 
-    The pinned row may be in the window as well; the summary's row is not, since it is superseded from the start. Each
-    part is a range of the primary key. If *window_start* is a subquery, PostgreSQL reads the whole conversation for
-    parts joined by OR; query each part separately then.
+    The system message may be in the window as well; the summary's row is not, since it is superseded from the start.
+    Each part but that of the pins is a range of the primary key. If the start is a subquery, PostgreSQL reads the whole
+    conversation for parts joined by OR; query each part separately then.
     """
-    window = Q(sequence__gte=window_start, superseded=False)
-    return Q(sequence=pinned_sequence), Q(sequence=summary_sequence), window
+    pins = Q(is_pinned=True, superseded=False, sequence__lt=bounds.window_start)
+    pins = pins if bounds.pinned_count else Q(sequence__in=())
+    window = Q(sequence__gte=bounds.window_start, superseded=False)
+    return Q(sequence=bounds.pinned_sequence), Q(sequence=bounds.summary_sequence), pins, window
 
 
-def in_memory(
-    window_start: Combinable | int, pinned_sequence: Combinable | int | None, summary_sequence: Combinable | int | None
-) -> Q:
+def in_memory(bounds: Bounds) -> Q:
     """Return all parts of a memory as one condition, for numbers, and for rows of several conversations."""
-    pinned, summary, window = memory_parts(window_start, pinned_sequence, summary_sequence)
+    system, summary, pins, window = memory_parts(bounds)
     # For "or is NULL", SQLite would read the whole conversation.
-    front = Q() if pinned_sequence is None else pinned
-    return (front if summary_sequence is None else front | summary) | window
+    front = Q() if bounds.pinned_sequence is None else system
+    front = front if bounds.summary_sequence is None else front | summary
+    return front | pins | window
 
 
-def is_in_memory(
-    sequence: int, window_start: int, pinned_sequence: int | None, summary_sequence: int | None, *, superseded: bool
-) -> bool:
-    """Return whether a message is in a memory, or will be if it is not stored yet."""
-    return sequence in {pinned_sequence, summary_sequence} or (sequence >= window_start and not superseded)
+def is_in_memory(sequence: int, bounds: Bounds, *, superseded: bool, is_pinned: bool) -> bool:
+    """Return whether a message is in a memory of numbers, or will be if it is not stored yet."""
+    start: Any = bounds.window_start
+    is_front = sequence in {bounds.pinned_sequence, bounds.summary_sequence}
+    return is_front or (not superseded and (is_pinned or sequence >= start))

@@ -79,6 +79,8 @@ ANNOTATED = gettext_lazy("Changed the metadata of message #%(number)d.")
 _FORKED = gettext_lazy("Forked from message #%(number)d as “%(memory_id)s”.")
 _REMOVED = ngettext_lazy("Removed message %(numbers)s.", "Removed messages %(numbers)s.", "count")
 _ADDED = ngettext_lazy("Added message %(numbers)s.", "Added messages %(numbers)s.", "count")
+_PINNED = ngettext_lazy("Pinned message %(numbers)s.", "Pinned messages %(numbers)s.", "count")
+_UNPINNED = ngettext_lazy("Unpinned message %(numbers)s.", "Unpinned messages %(numbers)s.", "count")
 _SEVERAL = ngettext_lazy("%(count)d conversation", "%(count)d conversations", "count")
 
 
@@ -95,6 +97,16 @@ def removed(sequences: Collection[int]) -> str:
 def added(sequences: Collection[int]) -> str:
     """Return the words for the messages *sequences* that were added."""
     return _ADDED % _numbers(sequences)
+
+
+def pinned(sequences: Collection[int]) -> str:
+    """Return the words for the messages *sequences* that were pinned."""
+    return _PINNED % _numbers(sequences)
+
+
+def unpinned(sequences: Collection[int]) -> str:
+    """Return the words for the messages *sequences* that are no longer pinned."""
+    return _UNPINNED % _numbers(sequences)
 
 
 def changed(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from chatmemory_django.core.windows import Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.one_by_one import messages_of, pages
 
 
@@ -56,8 +56,10 @@ class Invariant(StrEnum):
     """It is below ``next_sequence``; a message's ``cleared_before`` is above its sequence, and comes with a parent."""
     KEPT_OUT = "kept_out_through"
     """It is below ``next_sequence``."""
+    PINNED_COUNT = "pinned_count"
+    """It is the number of pinned messages, on all branches; each is in the history, and no system message."""
     WINDOW = "window"
-    """The memory fits its window. It may not after the window was changed, until the next ``add``."""
+    """The memory fits its window. It may not after the window or a pin was changed, until the next ``add``."""
 
 
 class Examination:
@@ -149,6 +151,14 @@ class Examination:
         elif conversation.memory_tokens != (tokens := rows.tokens if counted_by else 0):
             self.counters["memory_tokens"] = tokens
             yield Invariant.MEMORY_TOKENS, f"It is {conversation.memory_tokens}, but must be {tokens}."
+        if conversation.pinned_count != rows.pins:
+            self.counters["pinned_count"] = rows.pins
+            yield Invariant.PINNED_COUNT, f"It is {conversation.pinned_count}, but {rows.pins} rows are pinned."
+        if rows.with_wrong_pin:
+            yield (
+                Invariant.PINNED_COUNT,
+                f"{rows.with_wrong_pin} rows are pinned that are a system message or not part of the history.",
+            )
         total, most = conversation.total_messages, conversation.next_sequence - 1 - rows.not_in_history
         if not rows.in_history <= total <= most:
             if rows.in_history == most:  # no row is missing, so the number is known
@@ -165,7 +175,7 @@ class Examination:
                 return
             size = window.overhead + rows.tokens
         # A system message on its own stays, however large.
-        if size > window.limit and not (rows.in_memory == 1 and rows.systems):
+        if size > window.limit and not (rows.in_memory == 1 and rows.systems) and not rows.pins:
             yield Invariant.WINDOW, f"The memory takes {size} of {window.limit}."
 
 
@@ -187,6 +197,7 @@ class _Row(NamedTuple):
     on_path: bool
     parent_sequence: int | None
     cleared_before: int | None
+    is_pinned: bool
     is_in_memory: bool
 
 
@@ -219,10 +230,13 @@ class _Rows:
         """The number of messages of other branches that are in the window."""
         self.covered: int | None = None
         """The last message that the summary covers, if it is one."""
+        self.pins = 0
+        """The number of pinned messages, on all branches."""
+        self.with_wrong_pin = 0
         self.unreadable = 0
         self.first_unreadable: int | None = None
         is_in_memory = ExpressionWrapper(
-            in_memory(conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence),
+            in_memory(Bounds.of(conversation)._replace(pinned_count=1)),  # whatever it is
             output_field=BooleanField(),
         )
         for page in pages(messages_of(conversation), *_Row._fields[:-1], is_in_memory):
@@ -250,6 +264,8 @@ class _Rows:
             self.covered = row.parent_sequence
         self.outside += not 1 <= row.sequence < conversation.next_sequence
         self.in_window += row.sequence >= conversation.window_start
+        self.pins += row.is_pinned
+        self.with_wrong_pin += row.is_pinned and (is_system or not row.in_history)
         self.in_history += row.in_history
         self.not_in_history += not row.in_history
         if row.sequence == conversation.pinned_sequence:

@@ -21,7 +21,7 @@ from chatmemory_django.db.batches import in_parts
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec, new_memory_id
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.models.messages import MAX_PARTS, TEXTS
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.one_by_one import created, in_lock
 from chatmemory_django.stores.base import ConversationErasedError, MemoryIdTakenError
 from chatmemory_django.stores.django.changes import Change, Relocation
@@ -138,7 +138,7 @@ class _Forking:
         through, state = self._through, snapshot.state
         known = None if through is None else snapshot.message(through)
         if known is None or known.is_head:
-            remembered = in_memory(state.window_start, state.pinned_sequence, state.summary_sequence)
+            remembered = in_memory(Bounds.of(state))
             others = Q(in_history=False) & (remembered | _covering_shared(snapshot))
             return _Plan(state, [Q(on_path=True)], others, F("superseded"), {})
         window = self._window or Window(state.memory_messages)
@@ -188,6 +188,7 @@ class _Forking:
             last=Max("sequence"),
             head=Max("sequence", filter=_HISTORY),
             history=Count("sequence", filter=_HISTORY),
+            pins=Count("sequence", filter=Q(is_pinned=True)),
             cuts=Count("cleared_before"),
         )
         last, state = found["last"] or 0, plan.state
@@ -199,6 +200,7 @@ class _Forking:
             "parent_sequence": None,  # the newest of the copied messages
             "forgotten_through": min(state.forgotten_through, last),
             "kept_out_through": min(state.kept_out_through, last),
+            "pinned_count": found["pins"],
         }
         if found["cuts"]:
             rows.filter(cleared_before__gt=last).update(cleared_before=last + 1)
@@ -206,8 +208,8 @@ class _Forking:
         for own in ("id", "version", "owner", "updated_at"):
             del columns[own]
         if not state.counted_by and state.memory_messages:
-            remembered = in_memory(columns["window_start"], state.pinned_sequence, state.summary_sequence)
-            columns |= _token_counters(rows.filter(remembered))
+            bounds = Bounds.of(state)._replace(window_start=columns["window_start"])
+            columns |= _token_counters(rows.filter(in_memory(bounds)))
         for column, value in columns.items():
             setattr(forked, column, value)
         Conversation.objects.using(self._using).filter(pk=forked.pk).update(**columns)

@@ -22,7 +22,7 @@ from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.messages import beginning_of_text
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.searching import Nearby, Passage, find_answers
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ class Recall:
 
 def _made_room(conversation: Conversation) -> Q:
     """Return the condition for messages of *conversation* that have left its memory, but were not cleared from it."""
-    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return Q(sequence__gt=conversation.forgotten_through) & ~in_memory(*bounds)
+    return Q(sequence__gt=conversation.forgotten_through) & ~in_memory(Bounds.of(conversation))
 
 
 def _passage(found: Passage) -> dict[str, object]:

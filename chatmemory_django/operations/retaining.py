@@ -18,7 +18,7 @@ from chatmemory_django.db.row_codec import unreadable_as
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
 from chatmemory_django.models.copies import forget_rows
 from chatmemory_django.models.remains import delete_left, runs
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.operations.erasing import erase_each
 from chatmemory_django.operations.one_by_one import Each, Refused, for_writing, in_its_lock, keys, messages_of, write
 from chatmemory_django.operations.pruning import leave_branches
@@ -112,10 +112,11 @@ def _outlived_ranges(
 
 
 def _outlived(before: datetime.datetime, conversation: Conversation) -> MessageQuerySet:
-    """Return the rows of *conversation* that are in no memory and older than *before*."""
+    """Return the rows of *conversation* that are older than *before*, in no memory and not pinned on any branch."""
     rows = messages_of(conversation).filter(created_at__lt=to_moment(before))
-    bounds = conversation.window_start, conversation.pinned_sequence, conversation.summary_sequence
-    return rows.exclude(in_memory(*bounds))
+    if conversation.pinned_count:
+        rows = rows.filter(is_pinned=False)
+    return rows.exclude(in_memory(Bounds.of(conversation)))
 
 
 def _count_outlived(before: datetime.datetime, around: tuple[int, int], conversation: Conversation) -> int:

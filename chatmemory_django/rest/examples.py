@@ -39,6 +39,7 @@ STORED = {
     "client_message_id": "msg_1b4e28ba",
     "metadata": None,
     "is_complete": True,
+    "is_pinned": False,
     "text": "Where is my parcel?",
     "message": QUESTION,
 }

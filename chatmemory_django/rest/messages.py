@@ -38,6 +38,7 @@ from chatmemory_django.rest.serializers import (
     MessageSerializer,
     MetadataChangeSerializer,
     NewMessagesSerializer,
+    PinnedSerializer,
     RemovedSerializer,
     StoredMessagesSerializer,
     is_same,
@@ -45,6 +46,7 @@ from chatmemory_django.rest.serializers import (
     shown_rows,
 )
 from chatmemory_django.rest.views import ChatMemoryView, found_at, row_of
+from chatmemory_django.stores.base import PinError
 
 KEYS = UUID("6f1d6c1e-5f0b-5d5c-9b43-6d6f3a1f9a57")
 """The UUID namespace of client message ids that are derived from idempotency keys."""
@@ -167,6 +169,37 @@ class MessageViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             row = self.find_message(conversation)
             self.check_match()
             return Response(self.remove(conversation, row.sequence, with_results=self.query.get("with_results", False)))
+
+    @extend_schema(responses={200: PinnedSerializer})
+    @action(detail=True, methods=["post"])
+    def pin(self, request: Request, memory_id: str, sequence: str) -> Response:
+        """
+        Pin a message: it stays in the memory, whatever is evicted.
+
+        A call of tools is pinned with its results.
+        """
+        with self.changing("change", check=False) as conversation, found_at("$"):
+            row = self.find_message(conversation)
+            self.check_match()
+            try:
+                pinned = get_chat_memory(conversation.memory_id).pin(row.sequence)
+            except PinError as exc:
+                raise Problem(HTTPStatus.CONFLICT, "not_pinned", str(exc), "$") from None
+            conversation.refresh_from_db()
+            self.log(conversation, admin_log.pinned(pinned))
+        return Response({"messages": pinned})
+
+    @extend_schema(responses={200: PinnedSerializer})
+    @pin.mapping.delete
+    def unpin(self, request: Request, memory_id: str, sequence: str) -> Response:
+        """Unpin a message, and what belongs to it."""
+        with self.changing("change", check=False) as conversation, found_at("$"):
+            row = self.find_message(conversation)
+            self.check_match()
+            unpinned = get_chat_memory(conversation.memory_id).unpin(row.sequence)
+            conversation.refresh_from_db()
+            self.log(conversation, admin_log.unpinned(unpinned))
+        return Response({"messages": unpinned})
 
     @extend_schema(responses=MessageSerializer(many=True), filters=False)
     @action(detail=True)

@@ -172,6 +172,7 @@ class MessageSerializer(serializers.Serializer[Any]):
     client_message_id = serializers.CharField(allow_null=True)
     metadata = serializers.DictField(allow_null=True)
     is_complete = serializers.BooleanField(help_text="False while the turn of the message has not ended.")
+    is_pinned = serializers.BooleanField(help_text="True if it stays in the memory while it is on the path.")
     text = serializers.CharField(
         allow_null=True, help_text="What a person would read of the message. Null if the user may not read it."
     )
@@ -195,6 +196,7 @@ class MessageSerializer(serializers.Serializer[Any]):
             "client_message_id": row.client_message_id,
             "metadata": row.metadata if is_readable else None,
             "is_complete": row.is_complete,
+            "is_pinned": row.is_pinned,
             "text": None if message is None else text_of(message),
             "message": None if message is None else _shown(row, message, context),
         }
@@ -375,6 +377,14 @@ class RemovedSerializer(serializers.Serializer[Any]):
     """The messages that were removed."""
 
     removed = serializers.ListField(child=serializers.IntegerField(), help_text="Their sequences.")
+
+
+class PinnedSerializer(serializers.Serializer[Any]):
+    """The messages that were pinned, or no longer are."""
+
+    messages = serializers.ListField(
+        child=serializers.IntegerField(), help_text="The sequences of the message and of what belongs to it."
+    )
 
 
 class FilesLeftSerializer(serializers.Serializer[Any]):

@@ -132,6 +132,10 @@ class MessageNotFoundError(LookupError):
         self.sequence = sequence
 
 
+class PinError(ValueError):
+    """A message cannot be pinned: too many are, they would take too much of the window, or it is a system message."""
+
+
 class ChatMemoryStore(ABC):
     """
     A store with more than the three required methods.
@@ -293,6 +297,27 @@ class ChatMemoryStore(ABC):
 
         Raises:
             MessageNotFoundError: One of *keys* is neither in the memory nor in the history; nothing is removed.
+
+        """
+        raise self._no_branches()
+
+    def pin(self, memory_id: object, key: int, window: Window) -> list[int]:
+        """
+        Pin the message *key* and what belongs to it; see ``ChatMemory.pin``. Returns the keys of all of these.
+
+        Raises:
+            MessageNotFoundError: The path has no message *key*.
+            PinError: It cannot be pinned.
+
+        """
+        raise self._no_branches()
+
+    def unpin(self, memory_id: object, key: int, window: Window | None = None) -> list[int]:
+        """
+        Pin the message *key* and what belongs to it no longer, and return the keys of all of these.
+
+        Raises:
+            MessageNotFoundError: The history has no message *key*.
 
         """
         raise self._no_branches()

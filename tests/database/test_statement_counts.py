@@ -34,6 +34,8 @@ def turn(memory_id: str, *arguments: str) -> None:
 CALLS = {
     "`memory.messages()`": lambda: memory().messages(),
     "`memory.add(…)`": lambda: memory().add(UserMessage("x")),
+    "`memory.messages()` with [pins](pins.md)": lambda: memory().messages(),
+    "`memory.add(…)` with [pins](pins.md)": lambda: memory().add(UserMessage("x")),
     "`memory.messages()` after its limit has grown": lambda: memory(refill=True).messages(),
     "`memory.add(…)` after its limit has grown": lambda: memory(refill=True).add(UserMessage("x")),
     "the first `memory.add(…)` of a conversation": lambda: memory("new").add(UserMessage("x")),
@@ -59,6 +61,8 @@ def test_a_call_sends_as_many_statements_as_the_page_lists(call, settings, monke
         settings.CHATMEMORY = {**settings.CHATMEMORY, "KEEP_HISTORY": False}
     if "has grown" in call:
         memory(most=20).add(UserMessage("y"))
+    if "pins" in call:
+        memory().pin(5)
 
     with CaptureQueriesContext(connection) as captured:
         CALLS[call]()

@@ -96,7 +96,8 @@ class Exchange:
     The conversation between the model and its *tools* in *turn*, in at most *max_rounds* calls of the model.
 
     In the last call, the model is asked to use no tools. If it *is_early*, the question is stored when it opens;
-    *lease* is the conversation's: if it is not taken yet, that is done before a tool runs.
+    *lease* is the conversation's: if it is not taken yet, that is done before a tool runs. *answered* is what there is
+    of the answer already, which nobody stores.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class Exchange:
         greeting: str | None = None,
         dates_in: tzinfo | None = None,
         is_guarded: bool = False,
+        tool_choice: str | None = None,
+        answered: Sequence[ChatMessage] = (),
     ) -> None:
         self.memory = memory
         """What the turn is with."""
@@ -139,6 +142,8 @@ class Exchange:
         self._answer_id = answer_id
         self._response_format = response_format
         self._greeting = greeting
+        self._tool_choice = tool_choice
+        self._answered = answered
         self._day_of = None if dates_in is None else Days(dates_in)
         self._ahead = 0
         """How many messages of the turn are in front of the question that are sent like earlier ones."""
@@ -265,6 +270,8 @@ class Exchange:
                 NewMessage(AiMessage(self._greeting), client_message_id=None if name == GREETING else GREETING)
             )
         self.turn.add(NewMessage(self.question.message, client_message_id=name))
+        for message in self._answered:
+            self.turn.show(message)
 
     @property
     def question_key(self) -> int | None:
@@ -342,9 +349,18 @@ class Exchange:
         return ChatRequest(
             messages=tuple(outgoing.messages),
             tools=tools,
-            tool_choice=ToolChoice.NONE if tools and self._rounds_left == 1 else None,
+            tool_choice=ToolChoice.NONE if tools and self._rounds_left == 1 else self._first_choice(tools),
             response_format=self._response_format,
         )
+
+    def _first_choice(self, tools: Sequence[ToolSpecification]) -> str | None:
+        """Return the client's choice among *tools*, which counts for the first call of the model."""
+        choice = self._tool_choice
+        if choice is None or self._steps or not tools:
+            return None
+        if any(tool.name == choice for tool in tools):
+            return choice
+        return next((each for each in ToolChoice if each.value == choice), None)
 
     def store_calls(self) -> None:
         """
@@ -420,9 +436,10 @@ class Exchange:
         """The tool calls of the last response."""
         return () if self.response is None else self.response.ai_message.tool_execution_requests
 
-    def hold(self, approvers: Mapping[int, str]) -> None:
-        """Let the answer wait for the approval of those of the calls that have the positions in *approvers*."""
+    def hold(self, approvers: Mapping[int, str]) -> bool:
+        """Let the answer wait for those of the calls that have the positions in *approvers*; return whether it does."""
         self._held = {at: ApprovalRequested(uuid4(), self.calls[at], each) for at, each in approvers.items()}
+        return bool(self._held)
 
     def named_apart(self, response: ChatResponse) -> ChatResponse:
         """Return the last *response*, with ids for its calls that none has which waits outside of the memory."""

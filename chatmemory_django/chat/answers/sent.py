@@ -210,6 +210,7 @@ class Arranged:
         self.begun = begun
         self.context_cost = 0
         self._dated: set[int] = set()
+        self._pinned = {each.key for each in memory if each.is_pinned}
         parts = window.parts(memory)
         types = {each.type for each in memory}  # most conversations have few, and then there is little to arrange
         systems = [part for part in parts if part.message.type == SYSTEM] if SYSTEM in types else []
@@ -315,6 +316,8 @@ class Arranged:
         """
         entries = [to_entry(index, part.message, part.cost) for index, part in enumerate([*self.earlier, *self.own])]
         first = len(self.earlier)
+        for entry, part in zip(entries[:first], self.earlier, strict=True):
+            entry.is_pinned = part.key in self._pinned
         eviction = Eviction.of_entries(
             entries[:first],
             self.window,
@@ -326,7 +329,8 @@ class Arranged:
         eviction.trim()
         for entry, part in zip(entries[first:], self.own, strict=True):
             eviction.add(part.message, part.cost, key=entry.key)
-        return {entry.key for entry in eviction.evicted}, eviction.summary is not None, eviction.cleared
+        evicted = {entry.key for entry in (*eviction.evicted, *eviction.aside)}
+        return evicted, eviction.summary is not None, eviction.cleared
 
     def fit(self) -> None:
         """Shorten the answer's own results, the largest first, until what is sent fits in a window of tokens."""

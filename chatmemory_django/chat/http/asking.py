@@ -36,6 +36,7 @@ from chatmemory_django.chat.http.files import FileAddresses, stored_file
 from chatmemory_django.chat.http.posted import PostedAnswer, read_body, read_rest
 from chatmemory_django.chat.model import CLIENT, OWNER
 from chatmemory_django.chat.runs.taking import Given, GivenOutput
+from chatmemory_django.chat.wishes import NONE, Wishes, wished
 from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
@@ -101,8 +102,20 @@ Read: TypeAlias = Callable[[bytes], bytes]
 
 def admission(request: HttpRequest, read: Read = bytes) -> Admission:
     """Return what *request* asks, whose body *read* turns into the AI SDK's; ``NotAllowedError`` if it is refused."""
+    policy, user = admitted(request)
     try:
-        return _checked(request, read)
+        content = read(body_of(request))
+    except ValueError as exc:
+        raise NotAllowedError(400, str(exc)) from None
+    return admission_of(request, policy, user, content)
+
+
+def admission_of(
+    request: HttpRequest, policy: AccessPolicy, user: AbstractBaseUser, content: bytes, wishes: Wishes = NONE
+) -> Admission:
+    """Return what *content*, a body of the AI SDK's, asks for *user*, whom *policy* has let in; see ``admission``."""
+    try:
+        return _checked(request, policy, user, content, wishes)
     except NotAllowedError as exc:
         # Futures pass the error on to the event loop, and stay in a circle with its traceback until a garbage
         # collection. Frames that have the body of the request must not be part of it.
@@ -119,18 +132,17 @@ def body_of(request: HttpRequest) -> bytes:
     return content
 
 
-def _checked(request: HttpRequest, read: Read) -> Admission:
-    policy, user = _admitted(request, "question", chat_settings().THROTTLE_RATE)
-    content = body_of(request)
+def _checked(
+    request: HttpRequest, policy: AccessPolicy, user: AbstractBaseUser, content: bytes, wishes: Wishes
+) -> Admission:
     try:
-        content = read(content)
         posted = read_body(content)
         memory_id = policy.memory_id(request, posted.id)
         # From the primary database: a replica may not have the last answer yet. What else is needed of it is read then.
         found = Conversation.objects.using(router.db_for_write(Conversation)).filter(memory_id=memory_id)
         columns = ("memory_id", "owner", "forgotten_through", "assistant", "next_sequence", "fence", "expires_at")
         conversation = next(iter(found.only(*columns)), None)
-        choose = partial(_chosen, request, content, posted.id, memory_id, posted.assistant_name)
+        choose = partial(_chosen, policy, request, content, posted.id, memory_id, posted.assistant_name, wishes)
         is_others = conversation is not None and conversation.owner_id != user.pk
         files = FileAddresses.of(request, request.path, posted.id, memory_id)
         check = partial(check_files, remote=policy.may_link_files(request))
@@ -188,11 +200,13 @@ def _stored_as(conversation: Conversation, question: Question, guarded: UserMess
 
 
 def _chosen(
+    policy: AccessPolicy,
     request: HttpRequest,
     content: bytes,
     chat_id: str,
     memory_id: str,
     wanted: str | None,
+    wishes: Wishes,
     conversation: Conversation | None,
     question: Question,
 ) -> tuple[Assistant, str, Given]:
@@ -211,8 +225,10 @@ def _chosen(
         user = cast("AbstractBaseUser", request.user)
         return named.Asked(id=chat_id, memory_id=key, message=question.message, user=user, assistant=name, body=body)
 
-    assistant = named.assistant(name, request, asked)
-    return assistant, name, Given(chat_id=chat_id, user=str(request.user.pk), body=body)
+    if not policy.may_ask(request, name):
+        raise named.unknown()
+    assistant = wished(named.assistant(name, request, asked), wishes)
+    return assistant, name, Given(chat_id=chat_id, user=str(request.user.pk), body=body, wishes=wishes)
 
 
 def _decided(
@@ -308,6 +324,16 @@ def nothing_waits() -> NotAllowedError:
     return NotAllowedError(409, _("Nothing waits here any more. Load the conversation again."))
 
 
+def admitted(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
+    """Return the access policy, and the user of *request*, who may ask by it, within the rate of questions."""
+    return _admitted(request, "question", chat_settings().THROTTLE_RATE)
+
+
+def admitted_reader(request: HttpRequest) -> tuple[AccessPolicy, AbstractBaseUser]:
+    """Return the access policy, and the user of *request*, who may read by it, within the rate of that."""
+    return _admitted(request, "read", chat_settings().READ_THROTTLE_RATE)
+
+
 def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[AccessPolicy, AbstractBaseUser]:
     """Return the access policy, and the user of *request*, who may chat by it, within the *rate* of this *kind*."""
     policy = access_policy()
@@ -334,7 +360,7 @@ def own_conversation(user: AbstractBaseUser, memory_id: str) -> Conversation | N
 
 def entered(request: HttpRequest, chat_id: str) -> tuple[AbstractBaseUser, str]:
     """Return the user of *request*, and the memory id of the conversation that *chat_id* names."""
-    policy, user = _admitted(request, "read", chat_settings().READ_THROTTLE_RATE)
+    policy, user = admitted_reader(request)
     try:
         return user, policy.memory_id(request, chat_id)
     except ValueError as exc:

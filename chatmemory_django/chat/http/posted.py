@@ -150,7 +150,7 @@ class Posted(msgspec.Struct, rename="camel"):
             check(message)
             message = _as_stored(message, stored) if stored else message
             name = checked_client_message_id(name, "$.id") if isinstance(name, str) and name else None
-            _check_size(len(message_to_json(message).encode()))
+            check_size(len(message_to_json(message).encode()))
         except AddressError:
             raise
         except ValueError as exc:
@@ -324,7 +324,7 @@ def _with_files(
         if content is not None:
             parts[index] = {**part, "url": (to_part(content) or {}).get("url")}
             size += len(parts[index]["url"])
-            _check_size(size)  # before the next one is read: an address is short, and can be sent many times
+            check_size(size)  # before the next one is read: an address is short, and can be sent many times
             stored[count] = content
         count += 1
     return {**message, "parts": parts}, stored
@@ -340,7 +340,8 @@ def _as_stored(message: UserMessage, stored: Mapping[int, Content]) -> UserMessa
     return msgspec.structs.replace(message, contents=tuple(contents))
 
 
-def _check_size(size: int) -> None:
+def check_size(size: int) -> None:
+    """Raise ``ValueError`` if a message of *size* bytes is too large."""
     most = conf.general().MAX_MESSAGE_BYTES
     if size > most:
         raise ValueError(f"$: the message has {size} bytes; at most {most} are allowed. Send smaller files.")

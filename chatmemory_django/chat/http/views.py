@@ -52,7 +52,7 @@ from chatmemory_django.chat.model import (
     UnsupportedFileError,
 )
 from chatmemory_django.chat.orders import carried_on
-from chatmemory_django.chat.runs.answer import PING, InterruptedAnswerError
+from chatmemory_django.chat.runs.answer import PING, Answer, InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, OtherAssistantError
 from chatmemory_django.chat.runs.overload import NoThreadError, in_thread_in_turn
@@ -84,8 +84,13 @@ REFUSED = (
 View = Callable[..., Coroutine[Any, Any, HttpResponse | StreamingHttpResponse]]
 
 
-def answering(*methods: str) -> Callable[[View], View]:
-    """Return a decorator that makes a view for *methods*, and turns its errors into responses with a short text."""
+def in_text(refused: NotAllowedError) -> HttpResponse:
+    """Return the response to a request that is *refused*: a short text."""
+    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)
+
+
+def answering(*methods: str, refusal: Callable[[NotAllowedError], HttpResponse] = in_text) -> Callable[[View], View]:
+    """Return a decorator that makes a view for *methods*, and turns its errors into responses, by *refusal*."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -98,14 +103,14 @@ def answering(*methods: str) -> Callable[[View], View]:
                         await all_afterwards()  # under WSGI, nothing can continue after this function returns
             except NotAllowedError as exc:
                 report_refusal(request, exc.status, str(exc), exc.event)
-                response = _refusal(exc)
+                response = refusal(exc)
             except StreamsUnavailableError as exc:
                 logger.error("The chat refuses requests: %r", exc)  # noqa: TRY400  # the reason is enough, once for each request
                 unavailable = NotAllowedError(503, "The chat cannot be used now; try again.", **{"Retry-After": "5"})
-                response = _refusal(unavailable)
+                response = refusal(unavailable)
             except NoThreadError:  # which is logged once
                 busy = NotAllowedError(503, "There are too many requests now; try again.", **{"Retry-After": "5"})
-                response = _refusal(busy)
+                response = refusal(busy)
             response.headers.setdefault("Cache-Control", "no-store")  # chats are personal
             return response
 
@@ -129,7 +134,7 @@ def _refuse_greenlets(request: HttpRequest, **kwargs: str) -> HttpResponse:
         "gevent or eventlet has replaced Python's threads, so the chat refuses all requests. Serve it by ASGI, or by "
         "gunicorn's workers with threads: --worker-class gthread."
     )
-    return _refusal(NotAllowedError(503, _("This server cannot run the chat.")))
+    return in_text(NotAllowedError(503, _("This server cannot run the chat.")))
 
 
 @answering("POST")
@@ -155,12 +160,67 @@ AI_SDK = Protocol(bytes, lambda pieces: pieces, HEADERS)
 async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | StreamingHttpResponse:
     """Answer what *request* asks in *protocol*; with the AI SDK's, as one message if its client only accepts JSON."""
     asked = await in_thread_in_turn(admission, request, protocol.read)
+    wants_json = protocol is AI_SDK and _wants_json(request)
+    seat = None if wants_json else seat_of(request)
+    begun = await begin(request, asked, returns_message=wants_json)
+    error, work = begun.refusal, begun.work
+    if isinstance(error, UnknownQuestionError) and "application/json" in request.headers.get("Accept", ""):
+        return JsonResponse(await in_thread(_reloadable, asked, error), status=HTTPStatus.CONFLICT)
+    begun.check()
+    if seat is not None:
+        return await _stream(request, begun.pieces(), seat, protocol)
+    whole = await begun.whole()
+    if begun.answer.is_handed_over:
+        if (text := error_in(whole)) is not None:
+            raise NotAllowedError(502, text)
+        await in_thread(work.read_message)
+    if work.message is None:
+        raise NotAllowedError(409, "The answer was stopped before it had any text.")
+    return JsonResponse({"message": work.message})
+
+
+class BegunAnswer(NamedTuple):
+    """An answer that has begun, unless it was refused."""
+
+    maker: Maker
+    work: ChatWork
+    answer: Answer
+
+    @property
+    def refusal(self) -> Exception | None:
+        """The error for which the model was not called, and nothing is stored; None if there is none."""
+        return self.answer.failure if isinstance(self.answer.failure, REFUSED) else None
+
+    def check(self) -> None:
+        """Raise ``NotAllowedError`` if it was refused."""
+        if (error := self.refusal) is not None:
+            raise nothing_waits() if isinstance(error, NotPendingError) else refused(error)
+
+    def pieces(self) -> AsyncGenerator[str, None]:
+        """Return its stream, in whichever process it is generated."""
+        return _with_end(answers().listen(self.maker)) if self.answer.is_handed_over else self.answer.listen()
+
+    async def whole(self) -> str:
+        """Return its whole stream; raise ``NotAllowedError`` if it failed here."""
+        await leave_thread()
+        whole = "".join([piece async for piece in self.pieces()])
+        if self.answer.failure is not None:
+            raise refused(self.answer.failure, self.work.rejected)
+        return whole
+
+
+async def begin(request: HttpRequest, asked: Admission, *, returns_message: bool = False) -> BegunAnswer:
+    """
+    Begin to answer what is *asked*, and return that; its work keeps the message if it *returns_message*.
+
+    Raises:
+        NotAllowedError: Another answer is in progress, or too many are, or the conversation is another assistant's.
+
+    """
     owner_key = "" if asked.owner is None else str(asked.owner.pk)
     maker = Maker(asked.memory_id, owner_key, uuid4().hex, current.get())
-    wants_json = protocol is AI_SDK and _wants_json(request)
     again = asked.question.after if asked.question.message is None else None
-    work = ChatWork(asked.order, asked.name, maker.answer_id, request, question=again, returns_message=wants_json)
-    seat = None if wants_json else _seat(request)
+    work = ChatWork(asked.order, asked.name, maker.answer_id, request, question=again, returns_message=returns_message)
     try:
         settings = chat_settings()
         answer = await answers().begin(
@@ -178,25 +238,10 @@ async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | St
         raise named.another() from None
     except TooManyError as exc:
         raise _too_many(exc) from None
-    if isinstance(answer.failure, REFUSED):
+    begun = BegunAnswer(maker, work, answer)
+    if begun.refusal is not None:
         await answers().stop(maker)  # the model was not called: by then, it has left nothing
-        if isinstance(answer.failure, UnknownQuestionError) and "application/json" in request.headers.get("Accept", ""):
-            return JsonResponse(await in_thread(_reloadable, asked, answer.failure), status=HTTPStatus.CONFLICT)
-        raise nothing_waits() if isinstance(answer.failure, NotPendingError) else refused(answer.failure)
-    pieces = _with_end(answers().listen(maker)) if answer.is_handed_over else answer.listen()
-    if seat is not None:
-        return await _stream(request, pieces, seat, protocol)
-    await leave_thread()
-    whole = "".join([piece async for piece in pieces])
-    if answer.failure is not None:
-        raise refused(answer.failure, work.rejected)
-    if answer.is_handed_over:
-        if (error := error_in(whole)) is not None:
-            raise NotAllowedError(502, error)
-        await in_thread(work.read_message)
-    if work.message is None:
-        raise NotAllowedError(409, "The answer was stopped before it had any text.")
-    return JsonResponse({"message": work.message})
+    return begun
 
 
 @answering("GET")
@@ -262,10 +307,10 @@ async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, N
 
 
 async def streamed(
-    request: HttpRequest, pieces: AsyncGenerator[str, None], protocol: Protocol = AI_SDK
+    request: HttpRequest, pieces: AsyncGenerator[str, None], protocol: Protocol = AI_SDK, seat: Seat | None = None
 ) -> HttpResponse | StreamingHttpResponse:
-    """Return the response that streams *pieces* in *protocol*."""
-    return await _stream(request, pieces, _seat(request), protocol)
+    """Return the response that streams *pieces* in *protocol*, by default in a *seat* of its own."""
+    return await _stream(request, pieces, seat or seat_of(request), protocol)
 
 
 async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
@@ -307,9 +352,10 @@ def _reloadable(asked: Admission, error: UnknownQuestionError) -> dict[str, Any]
     return {"error": explained(error)[1], "unknown": error.id, "messages": ids}
 
 
-def _seat(request: HttpRequest) -> Seat:
+def seat_of(request: HttpRequest, kind: str = "", most: int | None = None) -> Seat:
+    """Return a place for one more stream of this *kind*; ``NotAllowedError`` if the user has *most* open here."""
     try:
-        return answers().seat(str(request.user.pk))
+        return answers().seat(f"{request.user.pk}{kind}", most)
     except TooManyError as exc:
         raise _too_many(exc) from None
 
@@ -368,7 +414,3 @@ def _check_method(request: HttpRequest, methods: Collection[str]) -> None:
 
 def _too_many(error: TooManyError) -> NotAllowedError:
     return NotAllowedError(429, str(error), **{"Retry-After": "5"})
-
-
-def _refusal(refused: NotAllowedError) -> HttpResponse:
-    return HttpResponse(str(refused), "text/plain; charset=utf-8", refused.status, headers=refused.headers)

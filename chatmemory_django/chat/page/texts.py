@@ -101,6 +101,9 @@ TEXTS = {
     **{f"about_{name}": meaning for name, (_word, meaning) in STATUSES.items()},
     # Memory
     "tokens": _("{used} of {limit} tokens"),
+    "messages": _("{used} of {limit} messages"),
+    "window_of_tokens": _("{number} tokens"),
+    "window_of_messages": _("{number} messages"),
     "sent_count": _("{sent} of {all} messages are sent"),
     "would_be_sent": _("{sent} of {all} messages would be sent"),
     "empty_memory": _("The memory is empty."),

@@ -1,9 +1,15 @@
-"""The URL of the page, for ``path("chat/", include("chatmemory_django.chat.page.urls"))``."""
+"""
+The URLs of the whole chat, for ``path("chat/", include("chatmemory_django.chat.page.urls"))``.
 
-from django.urls import path
+They have the page, the REST API at ``api/`` and the chat over HTTP at ``api/chat`` below. A site that includes these
+two at addresses of its own includes ``chatmemory_django.chat.page.page_urls`` instead.
+"""
 
-from chatmemory_django.chat.page import views
+from django.urls import include, path
 
-app_name = "chatmemory_page"
-
-urlpatterns = [path("", views.page, name="page")]
+# Where a site includes the last two, too, the page uses those: reverse() finds them first, by their application's name.
+urlpatterns = [
+    path("", include("chatmemory_django.chat.page.page_urls")),
+    path("api/", include("chatmemory_django.rest.urls", namespace="chatmemory_of_page")),
+    path("api/chat", include("chatmemory_django.chat.urls", namespace="chatmemory_chat_of_page")),
+]

@@ -1,43 +1,35 @@
-"""The view of the page. The rest is done by the REST API and the chat over HTTP."""
+"""The views of the page. The rest is done by the REST API and the chat over HTTP."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.csrf import ensure_csrf_cookie
 
-from chatmemory_django.chat.conf import chat_settings
-from chatmemory_django.chat.costs.usage import usage
-from chatmemory_django.chat.models import ModelCall
-from chatmemory_django.chat.page.texts import TEXTS, WORDS
-from chatmemory_django.chat.ui_messages.files import KINDS, TEXT_TYPES
-from chatmemory_django.core.limits import MAX_TITLE_LENGTH
-
-ACCEPTED = ",".join([*(kind if "/" in kind else f"{kind}/*" for kind in KINDS.values()), *TEXT_TYPES])
-"""The media types of files that the chat takes."""
+from chatmemory_django.access import NotAllowedError
+from chatmemory_django.chat.page import modules
+from chatmemory_django.chat.page.conf import page_settings
+from chatmemory_django.chat.page.given import user_of
 
 
+@login_not_required  # the access policy decides who may chat
 @never_cache
-@login_required
-@ensure_csrf_cookie  # the scripts send the token with unsafe requests
 def page(request: HttpRequest) -> HttpResponse:
     """Render the page. The scripts open the conversation in ``?chat=``."""
-    context = {
-        "texts": TEXTS,
-        "words": WORDS,
-        "accepted": ACCEPTED,
-        "longest": chat_settings().MAX_TEXT_LENGTH,
-        "longest_title": MAX_TITLE_LENGTH,
-        "used": used_by(request.user),
-    }
-    return render(request, "chatmemory_page/page.html", context)
+    try:
+        user_of(request)
+    except NotAllowedError as exc:
+        if exc.status == 401 and not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path())
+        return HttpResponse(str(exc), "text/plain", status=exc.status, headers=exc.headers)
+    return render(request, "chatmemory_page/page.html", {"base": page_settings().BASE})
 
 
-def used_by(user: Any) -> int:
-    """Return how many tokens the model used for *user* in the last 30 days."""
-    now = datetime.now(UTC)
-    rows = usage(ModelCall.objects.owned_by(user), "purpose", since=now - timedelta(days=30), until=now, limit=10)
-    return sum(row.input + row.output for row in rows)
+@login_not_required  # it is the same for everybody
+def module(request: HttpRequest, version: str, name: str) -> HttpResponse:
+    """Serve a script; for ever, if it is of this *version*."""
+    content = modules.contents().get(name)
+    if content is None:
+        raise Http404
+    age = "public, max-age=31536000, immutable" if version == modules.version() else "no-cache"
+    return HttpResponse(content, "text/javascript; charset=utf-8", headers={"Cache-Control": age})

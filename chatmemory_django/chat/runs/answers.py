@@ -135,9 +135,9 @@ class Answers:
                 raise BusyError
             await asyncio.sleep(INTERVAL)
 
-    def seat(self, user_key: str) -> Seat:
-        """Return a place for one more stream of a user; ``TooManyError`` if ``MAX_STREAMS`` are open here."""
-        most = chat_settings().MAX_STREAMS
+    def seat(self, user_key: str, most: int | None = None) -> Seat:
+        """Return a place for one more stream of a user; ``TooManyError`` if *most*, ``MAX_STREAMS``, are open here."""
+        most = most or chat_settings().MAX_STREAMS
         user = name_of(current.get()), user_key
         if sum(each == user for each in self._seats.values()) >= most:
             raise TooManyError(f"You have {most} streams of answers open; close one of them.")

@@ -19,6 +19,7 @@ from django.db.models import F, QuerySet
 from django.utils import timezone, translation
 
 from chatmemory_django.chat.runs.tables import ASKED, DEAD_AFTER, MAX_LANGUAGE_LENGTH, MAX_TIME_ZONE_LENGTH, Run, before
+from chatmemory_django.chat.wishes import NONE, Wishes
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.contexts import ThreadContext
 from chatmemory_django.db.engines import combines
@@ -55,6 +56,8 @@ class Given(msgspec.Struct, frozen=True, omit_defaults=True):
     """The approvals on which was decided."""
     outputs: Sequence[GivenOutput] = ()
     """What the client has sent for calls that ran there."""
+    wishes: Wishes = NONE
+    """What the client wishes for the answer."""
 
     def as_text(self) -> str:
         """Return it as JSON: never empty."""

@@ -96,12 +96,12 @@ def message_sequence(ui_id: str) -> int | None:
     return sequence if 0 < sequence <= MAX_INTEGER else None
 
 
-def verbatim(value: object, where: str) -> Any:
+def verbatim(value: object, where: str, max_depth: int = MAX_DEPTH) -> Any:
     """Return a copy of *value*; raise ``ValueError`` if it cannot be stored and returned unchanged."""
     try:
-        copied = copy_json(value, where, MAX_DEPTH)
+        copied = copy_json(value, where, max_depth)
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: it must be JSON with at most {MAX_DEPTH} levels of nesting.") from None
+        raise ValueError(f"{where}: it must be JSON with at most {max_depth} levels of nesting.") from None
     for text in _texts(copied):
         _check_characters(text, where)
     try:

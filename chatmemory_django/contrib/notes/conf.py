@@ -17,7 +17,7 @@ class Notes(Section):
     """``NOTES``: the settings of the app."""
 
     key = "NOTES"
-    ids = ("chatmemory.E091", "chatmemory.W091", "chatmemory.E092")
+    ids = ("chatmemory.E101", "chatmemory.W101", "chatmemory.E102")
     hint = 'Write "NOTES": {"MAX_NOTES": 30}, for example, or leave it out.'
 
     MAX_NOTES: Count = 30

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Any
+from uuid import uuid4
 
+from django.http import JsonResponse
 from rest_framework.response import Response
 
+from chatmemory_django.access import NotAllowedError
 from chatmemory_django.rest.problems import PREFIX, handle_exception
 
 CODES = {
@@ -15,6 +19,61 @@ CODES = {
     "throttled": "rate_limit_exceeded",
 }
 """The codes for which OpenAI has its own."""
+
+STATUS_CODES = {
+    401: "invalid_api_key",
+    403: "permission_denied",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    413: "request_too_large",
+    415: "unsupported_file",
+    422: "content_filter",
+    429: "rate_limit_exceeded",
+    503: "overloaded",
+}
+"""The codes of what the chat refuses, by status."""
+
+_PARAM = re.compile(r"\$\.([^:\s]{1,300})(?::| )")
+
+
+class RefusedRequestError(NotAllowedError):
+    """A refused request; *param* is the path of the invalid value, *code* OpenAI's name of the error."""
+
+    def __init__(
+        self, status: int, text: str, *, param: str | None = None, code: str | None = None, **headers: str
+    ) -> None:
+        super().__init__(status, text, **headers)
+        self.param = param
+        self.code = code
+
+
+def shown_error(refused: NotAllowedError) -> dict[str, Any]:
+    """Return what is *refused* as OpenAI's clients read errors."""
+    param, code = (refused.param, refused.code) if isinstance(refused, RefusedRequestError) else (None, None)
+    text = str(refused)
+    if param is None and (found := _PARAM.match(text)):
+        param = found[1]
+    return {
+        "message": text,
+        "type": "server_error" if refused.status >= 500 else "invalid_request_error",
+        "param": param,
+        "code": code or STATUS_CODES.get(refused.status, "server_error" if refused.status >= 500 else "invalid"),
+    }
+
+
+def in_openai_format(refused: NotAllowedError) -> JsonResponse:
+    """Return the response to a request that is *refused*; clients try again what another answer in progress refuses."""
+    response = JsonResponse({"error": shown_error(refused)}, status=refused.status, headers=refused.headers)
+    response["x-request-id"] = new_request_id()
+    if refused.status == HTTPStatus.CONFLICT and "Retry-After" not in refused.headers:
+        response["x-should-retry"] = "false"
+    return response
+
+
+def new_request_id() -> str:
+    """Return an id that OpenAI's clients show."""
+    return f"req_{uuid4().hex}"
 
 
 def handle_openai_exception(exc: Exception, context: dict[str, Any]) -> Response | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from django.db import router, transaction
 from django.http import Http404
@@ -23,7 +22,7 @@ from rest_framework.throttling import BaseThrottle
 
 from chatmemory_django.access import AccessPolicy, token_in
 from chatmemory_django.contrib.openai_api.conversations import CONVERSATION_ITEMS
-from chatmemory_django.contrib.openai_api.errors import handle_openai_exception
+from chatmemory_django.contrib.openai_api.errors import handle_openai_exception, new_request_id
 from chatmemory_django.contrib.openai_api.items import ConversationItems, Item, ItemNotFoundError
 from chatmemory_django.contrib.openai_api.serializers import (
     IncludeQuery,
@@ -88,7 +87,7 @@ class OpenAIView(ChatMemoryView):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """See ``APIView.finalize_response``. OpenAI's clients expose the id of the request."""
         response = super().finalize_response(request, response, *args, **kwargs)
-        response["x-request-id"] = f"req_{uuid4().hex}"
+        response["x-request-id"] = new_request_id()
         return response
 
     def shown(self, conversation: Conversation) -> dict[str, Any]:

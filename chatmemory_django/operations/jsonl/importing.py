@@ -18,6 +18,7 @@ from django.db import router, transaction
 from chatmemory_django.codec import message_from_json
 from chatmemory_django.core.limits import MAX_INTEGER, YEARS, check_text_length, is_uuid, memory_key
 from chatmemory_django.core.media import AddressError, check_files, check_json_files
+from chatmemory_django.core.windows import MAX_PINS
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_batches
 from chatmemory_django.db.moments import to_moment
@@ -29,7 +30,7 @@ from chatmemory_django.models.columns import to_metadata
 from chatmemory_django.models.copies import of_owners
 from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
-from chatmemory_django.models.windows import is_in_memory
+from chatmemory_django.models.windows import Bounds, is_in_memory
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
     ConversationExistsError,
@@ -52,7 +53,10 @@ if TYPE_CHECKING:
 MAX_ROWS = 500
 """The maximum number of rows in one INSERT."""
 
-_OF_LINE = ("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before", "is_cleared")
+_OF_LINE = (
+    *("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before", "is_cleared"),
+    "is_pinned",
+)
 _OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
 """The columns of a message that are as its line has them, and those that are as the store writes them."""
 
@@ -214,6 +218,7 @@ class _Import:
         self._file_sizes: dict[str, int] = {}
         """By SHA-256, of what goes to the storage."""
         self._is_pinned_there = head.pinned_sequence is None
+        self._pins = 0
         self._branches = Branches(head)
 
     def rows(self) -> Iterator[tuple[dict[str, Any], int]]:
@@ -339,12 +344,23 @@ class _Import:
         self._in_history += line.in_history
         if line.sequence == head.pinned_sequence:
             self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
-        bounds = head.window_start, head.pinned_sequence, head.summary_sequence
-        if is_in_memory(line.sequence, *bounds, superseded=line.superseded):
+        self._check_pin(number, line, new.type)
+        bounds = Bounds(head.window_start, head.pinned_sequence, head.summary_sequence)
+        if is_in_memory(line.sequence, bounds, superseded=line.superseded, is_pinned=line.is_pinned):
             self._remembered += 1
             self._tokens += tokens or 0
             self._counted_by.add("" if tokens is None else counted_by)
         return columns, new.sent_bytes + sum(each.reference.size for each in new.files)
+
+    def _check_pin(self, number: int, line: MessageLine, type: str) -> None:
+        """Count *line*, a message of that *type*, if it is pinned, and check that it may be."""
+        self._pins += line.is_pinned
+        if line.is_pinned and (not line.in_history or type == MessageType.SYSTEM):
+            raise JsonLinesError(
+                number, "is_pinned is true, but only messages of the history that are no system message can be."
+            )
+        if self._pins > MAX_PINS:
+            raise JsonLinesError(number, f"more than {MAX_PINS} messages of the conversation are pinned.")
 
     def _check_type(self, number: int, type: str, verbatim: str | None) -> None:
         """Raise ``ForbiddenTypeError`` for what the user may not add, in the words of another framework either."""
@@ -387,6 +403,7 @@ class _Import:
         if tokens > MAX_INTEGER:
             raise self._error(f"the memory has {tokens} tokens; at most {MAX_INTEGER} are allowed.")
         self.columns |= {"memory_messages": self._remembered, "memory_tokens": tokens, "counted_by": counted_by}
+        self.columns["pinned_count"] = self._pins
 
     def _error(self, reason: str) -> JsonLinesError:
         return JsonLinesError(self.number, reason)

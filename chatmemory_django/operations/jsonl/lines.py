@@ -69,6 +69,7 @@ class MessageLine(
     parent_sequence: _Number | None = None
     cleared_before: _Sequence | None = None
     is_cleared: bool = False
+    is_pinned: bool = False
     metadata: dict[str, Any] | None = None
     verbatim: str | None = None
 

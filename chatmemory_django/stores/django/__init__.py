@@ -33,10 +33,11 @@ from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemo
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.additions import Addition, Aside
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
+from chatmemory_django.stores.django.pins import Pinning, Unpinning
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.relocations import relocate
 from chatmemory_django.stores.django.removals import Popping, Removal
-from chatmemory_django.stores.django.rows import Row, as_remembered, costs_of, messages_of, summary_index
+from chatmemory_django.stores.django.rows import Row, as_remembered, costs_of, messages_of, pins_of, summary_index
 from chatmemory_django.stores.django.snapshots import Snapshot, read_eviction
 from chatmemory_django.stores.django.summaries import Summarizing, read_pending
 from chatmemory_django.stores.django.writes import Write, call_after_commit, not_own
@@ -107,7 +108,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 rows = self._read(key, window.counter)
             messages = messages_of(rows)
             costs = costs_of(rows, messages, window)
-            return present.trim(self._completed(key, rows, messages), costs, summary=summary_index(rows))
+            completed = self._completed(key, rows, messages)
+            return present.trim(completed, costs, summary=summary_index(rows), pins=pins_of(rows))
 
         return _again(read)
 
@@ -127,7 +129,8 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         costs = costs_of(rows, messages, window)
         keys = [*map(_sequence, rows), 1 if snapshot is None else snapshot.state.next_sequence]
         present = window if snapshot is None else snapshot.present(window)
-        eviction = present.trimmed(self._completed(key, rows, messages), costs, summary=summary_index(rows), keys=keys)
+        completed = self._completed(key, rows, messages)
+        eviction = present.trimmed(completed, costs, summary=summary_index(rows), keys=keys, pins=pins_of(rows))
         return Reading(eviction, conversation, 0 if snapshot is None else snapshot.state.fence)
 
     def _read_filled(
@@ -321,6 +324,18 @@ class DjangoChatMemoryStore(ChatMemoryStore):
         if rows is None:
             raise MessageNotFoundError(memory_id, keys[0])
         return [row.sequence for row in rows]
+
+    def pin(self, memory_id: object, key: int, window: Window) -> list[int]:
+        return self._pinned(memory_id, key, window, Pinning(key, window))
+
+    def unpin(self, memory_id: object, key: int, window: Window | None = None) -> list[int]:
+        return self._pinned(memory_id, key, window, Unpinning(key))
+
+    def _pinned(self, memory_id: object, key: int, window: Window | None, decide: Pinning | Unpinning) -> list[int]:
+        found = self._write(memory_id, create=False, window=window).run(decide)
+        if found is None:
+            raise MessageNotFoundError(memory_id, key)
+        return found
 
     def read_pending(
         self, memory_id: object, window: Window, max_tokens: int, *, waits: bool = False

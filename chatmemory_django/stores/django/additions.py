@@ -124,7 +124,7 @@ class Addition:
         if after is not None and not after.is_head:
             relocation = relocate(snapshot, after, self._given, self._counted)
             start = _Start(relocation.eviction, relocation.uncounted, relocation)
-        elif snapshot.has_counts(window) and not aside and not self._may_clear(state):
+        elif snapshot.has_counts(window) and not (aside or state.pinned_count or self._may_clear(state)):
             held = self._held(snapshot) if ends else ()
             start = _Start(self._from_front(snapshot, held))
         else:
@@ -245,7 +245,7 @@ class Addition:
         begins = min([state.window_start, *taken_up]) if eviction.start is None else eviction.start
         out = [entry.key for entry in (*eviction.evicted, *eviction.replaced, *eviction.passed_by)]
         count = state.memory_messages + len(taken_up) + len(rows) - len(out)
-        if self._archived and count == sum(each is not None for each in (eviction.pinned, eviction.summary)):
+        if self._archived and count == len(eviction.front):
             begins = eviction.next_key  # a window that begins at a history of only archived messages reads all of it
         gone = set(out)
         for row, entry in zip(rows, eviction.added[len(eviction.added) - len(rows) :], strict=True):

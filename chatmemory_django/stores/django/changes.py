@@ -53,6 +53,7 @@ class NewRow(msgspec.Struct, gc=False):
     parent_sequence: int | None = None
     cleared_before: int | None = None
     is_cleared: bool = False
+    is_pinned: bool = False
     files: Sequence[Extracted] = ()
     """Those that were taken out; no column."""
 
@@ -134,6 +135,10 @@ class Change(NamedTuple):
     """New metadata of existing rows, by sequence."""
     cleared: Sequence[int] = ()
     """The sequences of results, stored before, that are cleared; *counts* has those of their markers."""
+    pinned: Sequence[int] = ()
+    """The sequences of messages that are pinned, and so are in the memory from now on, ..."""
+    unpinned: Sequence[int] = ()
+    """... and of those that no longer are."""
     held: Sequence[Entry] | None = None
     """What a turn that goes on has added so far, see ``Snapshot.held``."""
 
@@ -151,7 +156,7 @@ class Change(NamedTuple):
     @property
     def only_adds(self) -> bool:
         """Whether rows are added, and of others only turns end."""
-        changes = self.superseded or self.counts or self.cleared or self.relocation or self.taken_up
+        changes = self.superseded or self.counts or self.cleared or self.relocation or self.taken_up or self.unpinned
         return bool(self.rows) and not (changes or self.removals or self.emptied or self.cuts or self.metadata)
 
     @property
@@ -180,13 +185,15 @@ class Change(NamedTuple):
 
 def memory_columns(eviction: Eviction, count: int) -> dict[str, Any]:
     """Return the columns of a conversation that describe its memory of *count* messages, the result of *eviction*."""
-    window = eviction.window
+    window, tokens = eviction.window, 0
+    if eviction.total is not None:
+        tokens = eviction.total - window.overhead + sum(entry.cost or 0 for entry in eviction.aside)
     return {
         **(limit_columns(eviction) if eviction.is_limited else {}),
         "pinned_sequence": None if eviction.pinned is None else eviction.pinned.key,
         "summary_sequence": None if eviction.summary is None else eviction.summary.key,
         "memory_messages": count,
-        "memory_tokens": eviction.total - window.overhead if window.counter and eviction.total is not None else 0,
+        "memory_tokens": tokens if window.counter else 0,
         "counted_by": window.counter,
     }
 

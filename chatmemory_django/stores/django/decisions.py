@@ -12,10 +12,10 @@ from chatmemory_django.core.windows import Eviction, Window, continuation
 from chatmemory_django.messages import ChatMessage, MessageType, NewMessage, ToolExecutionResultMessage
 from chatmemory_django.models.columns import Columns, to_message
 from chatmemory_django.models.copies import refuse_held
-from chatmemory_django.models.windows import in_memory
+from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import SUMMARY, Row, State, as_remembered
+from chatmemory_django.stores.django.rows import OUTSIDE, PIN, SUMMARY, WINDOW, Row, State, as_remembered
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, without
 
 
@@ -62,7 +62,8 @@ class Replacement:
         keeps_first, index = goes_on or (False, len(old))
         kept = [*old[:keeps_first], *old[index:]]
         is_pinned = keeps_first or (kept != [] and kept[0].sequence == state.pinned_sequence)
-        window = kept[is_pinned:]
+        window = [row for row in kept[is_pinned:] if row.part != OUTSIDE]
+        unpinned = [row.sequence for row in old if row.part > WINDOW and row not in kept]
         stay_away = left_out(columns[keeps_first:index], self._evicted if goes_on else ())
         kept_out = [row.sequence for row in old[keeps_first:][: len(stay_away)] if row.type != MessageType.SYSTEM]
         in_history = goes_on is not None or state.next_sequence == 1
@@ -90,6 +91,7 @@ class Replacement:
             memory_tokens=sum(cost or 0 for cost in costs) if counter else 0,
             counted_by=counter,
             kept_out_through=max([state.kept_out_through, *kept_out]),
+            pinned_count=state.pinned_count - len(unpinned),
             **self._limits,
         )
         cuts: list[Cut] = []
@@ -99,7 +101,7 @@ class Replacement:
         left = [row.sequence for row in rows if row.sequence not in stays]
         if any(row.type == MessageType.SYSTEM and row.sequence not in stays for row in old):
             after = after._replace(has_lost_system=True)
-        return None, Change(state, after, added, left, counts, cuts=cuts).checked()
+        return None, Change(state, after, added, left, counts, cuts=cuts, unpinned=unpinned).checked()
 
 
 def _columns_of(message: ChatMessage | None) -> Columns:
@@ -122,8 +124,7 @@ def cut(snapshot: Snapshot, after: State, *, keep_history: bool) -> tuple[list[C
     head = before.parent_sequence
     history = snapshot.messages().history(all_branches=True).order_by("-sequence")
     if not keep_history:
-        bounds = before.window_start, before.pinned_sequence, before.summary_sequence
-        history = history.exclude(in_memory(*bounds))
+        history = history.exclude(in_memory(Bounds.of(before)))
         head = history.filter(on_path=True).values_list("sequence", flat=True).first() or 0
     if head is not None:
         history = history.filter(sequence__lte=head)
@@ -158,8 +159,8 @@ class Clearing:
     """
     A decision to clear the memory: nothing up to the newest message of the path is remembered again after it.
 
-    No summary is left. With *names_left*, the change names the messages that leave the memory. Raises
-    ``ProtectedError`` if the conversation is held, see ``models.copies.Hold``.
+    No summary is left, and nothing is pinned on any branch. With *names_left*, the change names the messages that leave
+    the memory. Raises ``ProtectedError`` if the conversation is held, see ``models.copies.Hold``.
     """
 
     holds_for_nothing = False
@@ -180,16 +181,18 @@ class Clearing:
             memory_messages=0,
             memory_tokens=0,
             counted_by="",
+            pinned_count=0,
         )
+        unpinned = snapshot.pinned()
         cuts, after = cut(snapshot, after, keep_history=self._keep_history)
-        if not (state.memory_messages or summaries or cuts):
+        if not (state.memory_messages or summaries or cuts or unpinned):
             return None, None
         refuse_held(snapshot.using, [state.id])
-        return None, Change(state, after, left=left, emptied=summaries, cuts=cuts)
+        return None, Change(state, after, left=left, emptied=summaries, cuts=cuts, unpinned=unpinned)
 
 
 class Evicting:
-    """A decision to evict the first *count* messages of the memory; returns their sequences."""
+    """A decision to evict the first *count* messages of the memory but those pinned; returns their sequences."""
 
     holds_for_nothing = False
 
@@ -200,11 +203,12 @@ class Evicting:
         """Decide where the memory begins next."""
         state = snapshot.state
         memory = snapshot.memory(state.counted_by)
-        left = [row.sequence for row in memory[: self._count]]
+        first = [row for row in memory if row.part <= WINDOW][: self._count]
+        left = [row.sequence for row in first]
         if not left:
             return [], None
         after = without(state, memory, left)
-        out = [row.sequence for row in memory[: self._count] if row.type != MessageType.SYSTEM]
+        out = [row.sequence for row in first if row.type != MessageType.SYSTEM]
         after = after._replace(kept_out_through=max([state.kept_out_through, *out]))
         return left, Change(state, after, left=left)
 
@@ -238,14 +242,17 @@ class Rejecting:
             note.sequence, note.in_history, note.on_path = sequence, False, False
         after = without(state, memory, {row.sequence for row in out})
         tokens = sum(note.token_count or 0 for note in notes)
+        unpinned = [row.sequence for row in out if row.part in {PIN, OUTSIDE}]
         after = after._replace(
             next_sequence=state.next_sequence + len(notes),
             window_start=state.window_start,
             memory_messages=after.memory_messages + len(notes),
             memory_tokens=after.memory_tokens + tokens if state.counted_by else 0,
             parent_sequence=snapshot.head if notes else state.parent_sequence,
+            pinned_count=state.pinned_count - len(unpinned),
         )
-        return None, Change(state, after, notes, [row.sequence for row in out], metadata=metadata).checked()
+        left = [row.sequence for row in out]
+        return None, Change(state, after, notes, left, metadata=metadata, unpinned=unpinned).checked()
 
     def _note(self, row: Row) -> NewRow | None:
         message = to_message(row.type, row.text, row.payload)

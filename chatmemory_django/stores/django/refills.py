@@ -16,8 +16,9 @@ from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.messages import before_memory
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.django.changes import Change
-from chatmemory_django.stores.django.rows import PINNED, WINDOW, FrontRow, Row, State, in_order, in_window
+from chatmemory_django.stores.django.rows import OUTSIDE, PIN, PINNED, WINDOW, FrontRow, Row, State, in_order, in_window
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, entry_of
 
 _T = TypeVar("_T")
@@ -42,6 +43,11 @@ class Refill(NamedTuple):
         read: list[tuple[Any, ...]] = [*rows, *self.returned]
         if self.stored.pinned_sequence != self.snapshot.state.pinned_sequence:
             read = [row._replace(part=WINDOW) if row.part == PINNED else row for row in map(Row._make, read)]
+        if self.stored.pinned_count:
+            start = self.snapshot.state.window_start
+            is_inside = [row.part == OUTSIDE and row.sequence >= start for row in map(Row._make, read)]
+            rows_of = zip(map(Row._make, read), is_inside, strict=True)
+            read = [row._replace(part=PIN) if inside else row for row, inside in rows_of]
         return in_order(read)
 
     def decided(self, decide: Callable[[Snapshot], tuple[_T, Change | None]]) -> tuple[_T, Change | None]:
@@ -79,7 +85,7 @@ def refill(snapshot: Snapshot, window: Window, counted: Counted) -> Refill:
     start, pinned = filled.state.window_start, state.pinned_sequence
     within = [each.row for each in reversed(found) if each.row.sequence >= start]
     # What else would now be inside the window had left the memory while it was before it.
-    filled.hidden = [row.sequence for row in within if row.sequence not in {*back, pinned}]
+    filled.hidden = [row.sequence for row in within if row.part != PIN and row.sequence not in {*back, pinned}]
     filled.front = [
         *(_front_row(row, window, counted) for row in within if row.sequence not in filled.hidden),
         *snapshot.front,
@@ -119,7 +125,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
     conversation = Conversation.objects.filter(pk=state.id)
     size = page_size(state.memory_messages, state.memory_tokens if snapshot.has_counts(window) else 0, window)
     while True:
-        rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter)
+        rows = in_window(before_memory(snapshot.messages(), before, *behind), window.counter, Bounds.of(state))
         rows = rows.annotate(version=Subquery(conversation.values("version")))
         page = [
             _Found(Row._make(values), on_path, version)
@@ -127,6 +133,7 @@ def _backwards(snapshot: Snapshot, window: Window, counted: Counted, found: list
         ]
         found += page
         on_path = [each.row for each in page if each.on_path and each.row.type != MessageType.SYSTEM]
+        on_path = [row for row in on_path if row.part != PIN]  # a pin has not left the memory
         if window.counter:
             count_rows([row for row in on_path if row.tokens is None], snapshot, window, counted)
         yield from (entry_of(row, window, counted) for row in on_path)

@@ -14,8 +14,9 @@ from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.messages import MAX_PARTS
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.django.changes import Relocation, memory_columns
-from chatmemory_django.stores.django.rows import SUMMARY, Row, in_window
+from chatmemory_django.stores.django.rows import OUTSIDE, SUMMARY, Row, in_window
 from chatmemory_django.stores.django.snapshots import Counted, Known, Snapshot, count_rows, entry_of
 
 FIRST_PAGE = 32
@@ -47,8 +48,9 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
     path_rows = _StoredPath(snapshot, shared, entered, window, counted)
     if window.counter:
         count_rows([row for row in rows if row.tokens is None], snapshot, window, counted)
+    pins = path_rows.pins()
     present = Present(
-        [entry_of(row, window, counted) for row in remembered],
+        [entry_of(row, window, counted) for row in remembered if row.part != OUTSIDE],
         state.has_lost_system or state.forgotten_through > 0,
     )
     forgotten = _forgotten(snapshot, known)
@@ -60,10 +62,11 @@ def relocate(snapshot: Snapshot, known: Known, window: Window, counted: Counted)
         shared=shared,
         forgotten=forgotten,
         next_key=state.next_sequence,
+        pins=pins,
     )
     eviction.window = window  # what is added may clear results, the move does not
-    kept = eviction.entries()
-    front = {entry.key for entry in (eviction.pinned, eviction.summary) if entry is not None}
+    kept = [*eviction.aside, *eviction.entries()]
+    front = {entry.key for entry in eviction.front}
     start = next((entry.key for entry in kept if entry.key not in front), state.next_sequence)
     keys = {entry.key for entry in kept}
     found = {row.sequence: row for row in (*rows, *path_rows.rows) if row.sequence in keys}
@@ -99,7 +102,7 @@ def stored_rows(
 ) -> list[Row]:
     """Return the rows of *sequences* of the history, in order, with the tokens counted by *window* or in *counted*."""
     history = snapshot.messages().history(all_branches=True).filter(sequence__in=sequences).order_by("sequence")
-    rows = in_window(history, "" if window is None else window.counter)
+    rows = in_window(history, "" if window is None else window.counter, Bounds.of(snapshot.state))
     found = list(map(Row._make, rows.values_list(*Row._fields)))
     if window is not None and window.counter and counted is not None:
         count_rows([row for row in found if row.tokens is None], snapshot, window, counted)
@@ -177,6 +180,19 @@ class _StoredPath:
                 return Summary(entry_of(summary.row, self._window, self._counted), through)
         return None
 
+    def pins(self) -> list[Entry]:
+        """Return the pinned messages of the path, in order."""
+        if not self._snapshot.state.pinned_count:
+            return []
+        pinned = self._snapshot.messages().filter(is_pinned=True, in_history=True).order_by("sequence")
+        rows = [
+            each.row
+            for each in self._found(pinned)
+            if self._is_entered(each.row.sequence) or (each.on_path and each.row.sequence <= self._shared)
+        ]
+        self.rows += rows
+        return [entry_of(row, self._window, self._counted) for row in rows]
+
     def _parts(self, to: int, behind: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of the path from *to* back to the first message after *behind*."""
         for start, end in reversed([(1, self._shared), *self._entered]):
@@ -218,7 +234,7 @@ class _StoredPath:
 
     def _found(self, messages: MessageQuerySet) -> list[_Found]:
         """Read *messages*, and count those that have not been counted."""
-        rows = in_window(messages, self._window.counter)
+        rows = in_window(messages, self._window.counter, Bounds.of(self._snapshot.state))
         found = [
             _Found(Row._make(values), superseded, on_path, in_history)
             for *values, superseded, on_path, in_history in rows.values_list(

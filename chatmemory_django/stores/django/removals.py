@@ -71,9 +71,10 @@ class Removal:
         left = [row.sequence for row in memory if row.sequence in emptied]
         originals = _originals(snapshot, out)
         titles = {title_of(message) for message in messages_of(rows) if message.type in TITLING} - {""}
+        unpinned = snapshot.pinned(sequence__in=out)
         return rows, Change(
             state,
-            after,
+            after._replace(pinned_count=state.pinned_count - len(unpinned)),
             left=left,
             removals=removals,
             emptied=sorted(emptied),
@@ -133,7 +134,7 @@ def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, wi
     for sequence in dict.fromkeys(sequences):
         if sequence in rows:
             if with_counterparts:
-                rows |= {row.sequence: row for row in _counterparts(snapshot, sequence)}
+                rows |= {row.sequence: row for row in group_of(snapshot, sequence)}
         elif sequence in remembered:
             rows[sequence] = remembered[sequence]
         else:
@@ -141,7 +142,7 @@ def _rows(snapshot: Snapshot, sequences: Sequence[int], memory: list[Row], *, wi
     return [rows[sequence] for sequence in sorted(rows)]
 
 
-def _counterparts(snapshot: Snapshot, sequence: int) -> list[Row]:
+def group_of(snapshot: Snapshot, sequence: int) -> list[Row]:
     """Return the row of message *sequence* of the history, and the rows of what belongs to it."""
     on_path = snapshot.message(sequence).on_path
     near = snapshot.messages().history(all_branches=True).filter(on_path=on_path).values_list("sequence", flat=True)

@@ -16,14 +16,17 @@ from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import MessageQuerySet
 from chatmemory_django.models.columns import to_columns, to_message
 from chatmemory_django.models.messages import texts_as_stored
-from chatmemory_django.models.windows import memory_parts
+from chatmemory_django.models.windows import Bounds, memory_parts
 
 FRONT = 8
 """How many sequences of the window are read with a conversation: an add rarely evicts more."""
 
 
-STATE, PINNED, SUMMARY, WINDOW = range(-1, 3)
-"""The parts of a memory, see ``models.memory_parts``, and what may come before them: the conversation's state."""
+STATE, PINNED, SUMMARY, WINDOW, PIN, OUTSIDE = range(-1, 5)
+"""
+The parts of a memory, see ``models.memory_parts``, and what may come before them: the conversation's state. Pinned
+messages are in the window, or outside; the two follow each other, so they are ordered as one part with the window.
+"""
 
 
 class State(NamedTuple):
@@ -50,6 +53,7 @@ class State(NamedTuple):
     evicted_limit: int | None
     evicted_by: str
     kept_out_through: int
+    pinned_count: int
 
 
 class Row(NamedTuple):
@@ -62,7 +66,7 @@ class Row(NamedTuple):
     """None if no estimator, or another one, counted them."""
     sequence: int
     part: int
-    """Which of the ``models.memory_parts`` it is in: 0, 1 or 2."""
+    """Which part of the memory it is in, from ``PINNED`` to ``OUTSIDE``."""
     conversation_id: int
     is_cleared: bool
     """Whether the memory has a marker in its place, see ``core.clearing``."""
@@ -86,9 +90,7 @@ _is_cleared = itemgetter(Row._fields.index("is_cleared"))
 
 def memory_rows(
     messages: MessageQuerySet,
-    window_start: Combinable | int,
-    pinned_sequence: Combinable | int | None,
-    summary_sequence: Combinable | int | None,
+    bounds: Bounds,
     *,
     counter: Combinable,
     verbatim: bool = False,
@@ -96,7 +98,7 @@ def memory_rows(
 ) -> list[Any]:
     """
     Return querysets of a memory, with values for ``Row``, followed by *verbatim* if requested: of what comes before the
-    window, and of the window.
+    window, of the window and, if there are any, of the pins that have left it.
 
     *messages* are of one conversation. Texts are decoded, unless they are requested as they are *stored*.
     """
@@ -104,10 +106,13 @@ def memory_rows(
     if stored:
         columns = texts_as_stored(columns)
     rows = with_tokens(messages, counter)
-    *_, window = memory_parts(window_start, pinned_sequence, summary_sequence)
+    *_, pins, window = memory_parts(bounds)
+    front = (bounds.pinned_sequence, bounds.summary_sequence)
     # The first two are one SELECT: each takes longer to plan than to run.
-    before = Case(When(sequence=pinned_sequence, then=Value(PINNED)), default=Value(SUMMARY))
-    parts = ((before, Q(sequence__in=(pinned_sequence, summary_sequence))), (Value(WINDOW), window))
+    before = Case(When(sequence=bounds.pinned_sequence, then=Value(PINNED)), default=Value(SUMMARY))
+    parts: list[tuple[Any, Q]] = [(before, Q(sequence__in=front)), (_part_in_window(bounds), window)]
+    if bounds.pinned_count:
+        parts.append((Value(OUTSIDE), pins))
     return [rows.annotate(part=part).filter(where).values_list(*columns) for part, where in parts]
 
 
@@ -118,14 +123,20 @@ def with_tokens(messages: MessageQuerySet, counter: Combinable) -> MessageQueryS
     return messages.annotate(tokens=Cast(tokens, PositiveIntegerField()))
 
 
-def in_window(messages: MessageQuerySet, counter: str) -> MessageQuerySet:
+def in_window(messages: MessageQuerySet, counter: str, bounds: Bounds) -> MessageQuerySet:
     """Return *messages* of the window annotated for ``Row``, with the tokens that *counter* has counted."""
-    return with_tokens(messages, Value(counter)).annotate(part=Value(WINDOW))
+    return with_tokens(messages, Value(counter)).annotate(part=_part_in_window(bounds))
+
+
+def _part_in_window(bounds: Bounds) -> Combinable:
+    return Case(When(is_pinned=True, then=Value(PIN)), default=Value(WINDOW)) if bounds.pinned_count else Value(WINDOW)
 
 
 def in_order(rows: Iterable[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
     """Return *rows*, like ``Row``, in the order of the memory, the pinned one only once."""
     ordered = sorted(sorted(rows, key=_sequence), key=_part)
+    if ordered and _part(ordered[-1]) > WINDOW:
+        ordered.sort(key=lambda row: (min(_part(row), WINDOW), _sequence(row)))
     pinned = next((_sequence(row) for row in ordered[:2] if _part(row) == PINNED), None)
     return [row for row in ordered if _sequence(row) != pinned or _part(row) == PINNED] if pinned else ordered
 
@@ -136,7 +147,7 @@ def front_of(memory: Sequence[tuple[Any, ...]], state: State, counter: str) -> l
     return [
         FrontRow(sequence, kind, payload if kind == MessageType.AI else None, tokens, "" if tokens is None else counter)
         for kind, _, payload, tokens, sequence, part, *_ in memory[: FRONT + 2]  # before the window, two at most
-        if part == WINDOW and sequence < end
+        if part == WINDOW and sequence < end  # with pins, no decision uses the front alone
     ]
 
 
@@ -157,6 +168,11 @@ def as_remembered(row: Row) -> Row:
 def summary_index(rows: Sequence[tuple[Any, ...]]) -> int | None:
     """Return the index of the summary among the *rows* of a memory, which are like ``Row``; None without one."""
     return next((index for index, row in enumerate(rows[:2]) if _part(row) == SUMMARY), None)
+
+
+def pins_of(rows: Sequence[tuple[Any, ...]]) -> dict[int, bool]:
+    """Return the indexes of the pins among the *rows* of a memory, each with whether it has left the window."""
+    return {index: part == OUTSIDE for index, part in enumerate(map(_part, rows)) if part > WINDOW}
 
 
 def costs_of(rows: Sequence[tuple[Any, ...]], messages: Sequence[ChatMessage], window: Window) -> list[int] | None:

@@ -21,9 +21,12 @@ from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.base import MessageNotFoundError
 from chatmemory_django.stores.django.rows import (
     FRONT,
+    OUTSIDE,
+    PIN,
     SUMMARY,
     WINDOW,
     FrontRow,
@@ -141,14 +144,7 @@ class Snapshot:
         state, messages = self.state, self.messages().filter(**only)
         if self.hidden:
             messages = messages.exclude(sequence__in=self.hidden)
-        parts = memory_rows(
-            messages,
-            state.window_start,
-            state.pinned_sequence,
-            state.summary_sequence,
-            counter=Value(counter),
-            verbatim=verbatim,
-        )
+        parts = memory_rows(messages, Bounds.of(state), counter=Value(counter), verbatim=verbatim)
         if messages.query.select_for_update:  # a union cannot lock
             return in_order([row for part in parts for row in part])
         return in_order(parts[0].union(*parts[1:], all=True).order_by())
@@ -211,9 +207,15 @@ class Snapshot:
             return through.first() or 0
         return Coalesce(Subquery(through), Value(0))
 
+    def pinned(self, **only: Any) -> list[int]:
+        """Return the sequences of the messages that are pinned, on any branch."""
+        if not self.state.pinned_count:
+            return []
+        return list(self.messages().filter(is_pinned=True, **only).values_list("sequence", flat=True))
+
     def behind_front(self, start: int, count: int, counter: str) -> list[Row]:
         """Return the rows of the window from *start* that have one of the next *count* sequences."""
-        *_, window = memory_rows(self.messages(), start, None, None, counter=Value(counter))
+        _, window = memory_rows(self.messages(), Bounds(start, None, None), counter=Value(counter))
         return list(map(Row._make, window.filter(sequence__lt=start + count).order_by("sequence")))
 
     def next_in_window(self, start: int) -> int | None:
@@ -236,7 +238,7 @@ def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:
     """Return *state*, which has the memory *memory*, as it is after the messages *out* have left it."""
     kept = [row for row in memory if row.sequence not in out]
     pinned, summary = (None if each in out else each for each in (state.pinned_sequence, state.summary_sequence))
-    first = next((row for row in kept if row.part == WINDOW), None)
+    first = next((row for row in kept if row.part in {WINDOW, PIN}), None)
     if first is not None and pins(first, pinned=pinned, summary=summary):
         pinned = first.sequence
     systems = (row for row in memory if row.type == MessageType.SYSTEM and row.part != SUMMARY)
@@ -279,8 +281,16 @@ def read_eviction(snapshot: Snapshot, window: Window, counted: Counted) -> tuple
     summary = None if index is None else entries.pop(index)
     pinned = entries[0] if rows and rows[0].sequence == snapshot.state.pinned_sequence else None
     rest = entries[pinned is not None :]
-    next_key = snapshot.state.next_sequence
-    return Eviction.of_entries(rest, window, next_key=next_key, pinned=pinned, summary=summary), uncounted
+    outside = sum(row.part == OUTSIDE for row in rows)
+    eviction = Eviction.of_entries(
+        rest[outside:],
+        window,
+        next_key=snapshot.state.next_sequence,
+        pinned=pinned,
+        summary=summary,
+        pins=rest[:outside],
+    )
+    return eviction, uncounted
 
 
 def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
@@ -291,7 +301,9 @@ def entry_of(row: Row, window: Window, counted: Counted | None = None) -> Entry:
     elif window.is_additive:
         cost = row.tokens if row.tokens is not None or counted is None else counted.get(key_of(row))
     message = to_message(row.type, row.text, row.payload)
-    return to_entry(row.sequence, cleared(message) if row.is_cleared else message, cost)
+    entry = to_entry(row.sequence, cleared(message) if row.is_cleared else message, cost)
+    entry.is_pinned = row.part > WINDOW
+    return entry
 
 
 def _count(rows: Sequence[Row], window: Window, counted: Counted) -> None:

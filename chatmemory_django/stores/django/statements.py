@@ -37,6 +37,7 @@ from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.fields import Encoded, EncryptedTextField
 from chatmemory_django.models.messages import TEXTS, texts_as_stored
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
 from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
@@ -218,49 +219,57 @@ class _Memory(Statement):
     The SELECT of a memory, as values for ``Row``, followed by *verbatim* if requested; if *owned*, only its owner's.
 
     With *state*, there is one more row, of the part ``STATE``: its payload is an array of JSON with the conversation's
-    state and, if *owned*, with whether it is the owner's; and the memory is read whosever it is.
+    state and, if *owned*, with whether it is the owner's; and the memory is read whosever it is. Only with *pins* are
+    pinned messages read that have left the window; without, such a row shows that there may be some.
     """
 
-    def __init__(self, *, owned: bool, verbatim: bool = False, state: bool = False) -> None:
+    def __init__(self, *, owned: bool, verbatim: bool = False, state: bool = False, pins: bool = False) -> None:
         super().__init__(self._select)
         self._owned = owned
         self._verbatim = verbatim
         self._state = state
+        self._pins = pins
 
     def _select(self, using: str) -> object:
         connection, messages = connections[using], Message.objects.using(using).order_by()
-        bounds: list[Combinable]
+        columns: list[Combinable]
         if combines(connection):
             messages = messages.filter(conversation_id=_column("id", connection))
-            bounds = [_column(each, connection) for each in _BOUNDS]
+            columns = [_column(each, connection) for each in _BOUNDS]
         else:
             messages = messages.filter(conversation__memory_id=Parameter(Conversation, "memory_id"))
             if self._owned and not self._state:
                 messages = messages.filter(conversation__owner=Parameter(Conversation, "owner"))
-            bounds = [F(f"conversation__{each}") for each in _BOUNDS]
-        counter = Parameter(Message, "counted_by", "counter")
-        before, window = memory_rows(messages, *bounds, counter=counter, verbatim=self._verbatim, stored=True)
-        return list(before.union(window, all=True).order_by())
+            columns = [F(f"conversation__{each}") for each in _BOUNDS]
+        start, system, summary = columns
+        bounds, counter = Bounds(start, system, summary, int(self._pins)), Parameter(Message, "counted_by", "counter")
+        before, *parts = memory_rows(messages, bounds, counter=counter, verbatim=self._verbatim, stored=True)
+        return list(before.union(*parts, all=True).order_by())
 
     def _record(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         rows, parameters = super()._record(connection)
         key, owner = (Parameter(Conversation, column).slot for column in ("memory_id", "owner"))
         where, is_own = (f"{_column(column, connection).sql} = %s" for column in ("memory_id", "owner"))
         table = connection.ops.quote_name(Conversation._meta.db_table)
-        is_lateral = combines(connection)
+        is_lateral, array = combines(connection), "NULL"
         if self._state:
             values = [_column(each, connection).sql for each in State._fields]
             if self._owned:
                 values.append(f"coalesce({is_own}, false)")
                 parameters = [*parameters, owner]
-            array = _ARRAYS[dialect(connection)]
-            rows += f" UNION ALL SELECT NULL, NULL, {array.format(', '.join(values))}, NULL, 0, {STATE}, 0, false"
+            array = _ARRAYS[dialect(connection)].format(", ".join(values))
+        only: tuple[str, list[Any]] = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
+        has_pins = f"{_column('pinned_count', connection).sql} > 0"
+        if self._state or not self._pins:
+            rows += f" UNION ALL SELECT NULL, NULL, {array}, NULL, 0, {STATE}, 0, false"
+            rows += ", NULL" if self._verbatim else ""
         if is_lateral:
-            only = ("", []) if self._state or not self._owned else (f" AND {is_own}", [owner])
+            rows += "" if self._state or self._pins else f" WHERE {has_pins}"
             rows = f"SELECT m.* FROM {table} c CROSS JOIN LATERAL ({rows}) m WHERE {where}{only[0]}"  # noqa: S608  # names
             return rows, [*parameters, key, *only[1]]
-        if self._state:
-            rows, parameters = f"{rows} FROM {table} c WHERE {where}", [*parameters, key]
+        if self._state or not self._pins:
+            only = (f"{only[0]}{'' if self._state else f' AND {has_pins}'}", only[1])
+            rows, parameters = f"{rows} FROM {table} c WHERE {where}{only[0]}", [*parameters, key, *only[1]]
         return _with_short_names(rows, connection), parameters
 
 
@@ -493,9 +502,19 @@ def read_memory(
 
     With an *owner*, only if it belongs to the owner.
     """
-    statement = _memory(owned=owner is not None, verbatim=verbatim)
-    statement.run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
-    return in_order(_memory_of(cursor.fetchall(), cursor, key, owner, verbatim=verbatim))
+    rows = _run(cursor, key, counter, owner, verbatim=verbatim)
+    if rows and rows[0][_PART] == STATE:
+        rows = _run(cursor, key, counter, owner, verbatim=verbatim, pins=True)
+    return _memory_of(rows, cursor, key, owner, verbatim=verbatim)
+
+
+_PART = Row._fields.index("part")
+
+
+def _run(cursor: CursorWrapper, key: str, counter: str, owner: object, **options: bool) -> Sequence[tuple[Any, ...]]:
+    """Return the rows of ``_memory`` with these *options*, in order, with texts as they are stored."""
+    _memory(owned=owner is not None, **options).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
+    return in_order(cursor.fetchall())
 
 
 def read_with_memory(
@@ -508,16 +527,24 @@ def read_with_memory(
     """
     if dialect(cursor.db) not in _ARRAYS:
         return _read_apart(cursor, key, counter, owner)
-    _memory(owned=owner is not None, state=True).run(cursor, {"memory_id": key, "counter": counter, "owner": owner})
-    rows = in_order(cursor.fetchall())
+    rows = _run(cursor, key, counter, owner, state=True)
     if not rows:
         return None, rows
-    first, memory = rows[0], rows[1:]
-    values = msgspec.json.decode(Row._make(first).payload or "")
-    state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
-    memory = _memory_of(memory, cursor, key, owner) if is_own else []
+    state, is_own = _state_in(rows[0])
+    if state.pinned_count:
+        rows = _run(cursor, key, counter, owner, state=True, pins=True)
+        if not rows:
+            return None, rows
+        state, is_own = _state_in(rows[0])
+    memory = _memory_of(rows[1:], cursor, key, owner) if is_own else []
     front = None if is_only_read else front_of(memory, state, counter)
     return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
+
+
+def _state_in(row: tuple[Any, ...]) -> tuple[State, bool]:
+    """Return the state in *row*, of the part ``STATE``, and whether the conversation is the owner's."""
+    values = msgspec.json.decode(Row._make(row).payload or "")
+    return State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
 
 
 def _read_apart(

@@ -12,6 +12,7 @@ from chatmemory_django.core.pending import Failure, Pending, take
 from chatmemory_django.core.windows import Entry, Window
 from chatmemory_django.messages import MessageType, NewMessage, SystemMessage
 from chatmemory_django.models import Conversation, MessageQuerySet
+from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.django.changes import Change, memory_columns, new_row
 from chatmemory_django.stores.django.rows import Row, in_window
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, counts_of, entry_of, read_eviction
@@ -121,7 +122,7 @@ def _entries(snapshot: Snapshot, behind: int, window: Window) -> Iterator[Entry]
 
 
 def _page(snapshot: Snapshot, behind: int, window: Window) -> Sequence[Row]:
-    rows = in_window(uncovered(snapshot, behind), window.counter)
+    rows = in_window(uncovered(snapshot, behind), window.counter, Bounds.of(snapshot.state))
     found = map(Row._make, rows.values_list(*Row._fields)[:PAGE])
     # What was cleared is summarized whole.
     return [row._replace(tokens=None, is_cleared=False) if row.is_cleared else row for row in found]

@@ -32,7 +32,7 @@ from chatmemory_django.models import Conversation, Message, MessageQuerySet, mes
 from chatmemory_django.models.conversations import create_once
 from chatmemory_django.models.copies import forget_copies, is_held
 from chatmemory_django.models.message_codec import Extracted, Uploads
-from chatmemory_django.models.windows import in_memory, memory_parts
+from chatmemory_django.models.windows import Bounds, in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
 from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, Relocation, Removed, max_row_bytes
@@ -341,13 +341,21 @@ class Write:
         """Write the changes that *change* makes to existing rows."""
         before, after = change.before, change.after
         messages = Message.objects.using(self._using).filter(conversation_id=before.id)
+        if change.pinned:
+            pinned = messages.filter(sequence__in=change.pinned)
+            pinned.filter(is_cleared=True).update(is_cleared=False, token_count=None, counted_by="")
+            pinned.update(is_pinned=True, superseded=False)
+        if change.unpinned:
+            messages.filter(sequence__in=change.unpinned).update(is_pinned=False)
         if not self._keep_history:
-            stays = in_memory(after.window_start, after.pinned_sequence, after.summary_sequence)
-            stays &= ~Q(sequence__in=change.superseded)
-            for part in memory_parts(before.window_start, before.pinned_sequence, before.summary_sequence):
+            stays = in_memory(Bounds.of(after)) & ~Q(sequence__in=change.superseded)
+            for part in memory_parts(Bounds.of(before)):
                 messages.filter(part).exclude(stays).delete()
-            if change.relocation is not None or change.removals:
+            if change.relocation is not None or change.removals or change.unpinned:
                 messages.filter(sequence__in=change.left).delete()
+            if change.relocation is not None and before.pinned_count:  # those on the branch that it left are gone
+                left = messages.filter(is_pinned=True).count()
+                Conversation.objects.using(self._using).filter(pk=before.id).update(pinned_count=left)
             if message_codec.installed is not None:
                 message_codec.installed.release(self._using, [before.id])
         if change.relocation is not None:
@@ -490,6 +498,7 @@ _EMPTY: dict[str, Any] = {
     "parent_sequence": None,
     "cleared_before": None,
     "is_cleared": False,
+    "is_pinned": False,
 }
 """All columns of a removed message except its sequence, its type and its client message id: it is not added again."""
 

@@ -214,6 +214,7 @@ class TestTexts:
 
         assert {name for name in re.findall(r'\btext\("(\w+)"', scripts) if name not in TEXTS} == set()
         made = {"kind_user", "kind_ai", "kind_tool", "kind_system", "kind_summary", "kind_custom"}
+        made |= {"window_of_messages", "window_of_tokens"}
         reasons = {"in_window", "pinned", "summary", "refilled", "does_not_fit", "before_first_user", "unpaired_tool",
                    "evicted", "cleared", "summarized", "superseded", "off_path"}  # fmt: skip
         made |= {f"about_{each}" for each in reasons}

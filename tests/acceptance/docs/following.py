@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ INSTALLING = re.compile(r"python -m (venv|pip) |\. \.venv/")
 SERVING = re.compile(r"python -m uvicorn .*--port 8000")
 SIGN_IN = re.compile(r"PASSWORD=(?P<password>\S+) .*--username (?P<username>\S+)")
 _BLOCK = re.compile(r"(?:<!-- (file|append|instead): (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CHAT = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
 _COMMAND_SECONDS = 300
 _ANSWER_SECONDS = 30
 
@@ -158,11 +160,22 @@ class Browser:
         hidden = _HiddenFields(self.get(page).text).found
         return self._request("POST", action, urlencode({**hidden, **fields}))
 
-    def _request(self, method: str, path: str, body: str | None = None) -> Response:
+    def post(self, path: str, token: str, body: object) -> Response:
+        """Post *body* as JSON to *path*, with a CSRF *token*."""
+        return self._request("POST", path, json.dumps(body), "application/json", {"X-CSRFToken": token})
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: str | None = None,
+        content_type: str = "application/x-www-form-urlencoded",
+        more: Mapping[str, str] | None = None,
+    ) -> Response:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_SECONDS)
-        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
+        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items()), **(more or {})}
         if body is not None:
-            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            headers["Content-Type"] = content_type
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
@@ -173,7 +186,10 @@ class Browser:
                 pieces.append(piece)
         finally:
             connection.close()
-        if response.headers.get_content_maintype() != "text":
+        if (
+            response.headers.get_content_type() != "application/json"
+            and response.headers.get_content_maintype() != "text"
+        ):
             pieces = []
         return Response(response.status, response.headers.get("Location", ""), [each.decode() for each in pieces])
 
@@ -197,6 +213,7 @@ class Conversation(NamedTuple):
     first: Response
     second: Response
     reloaded: Response
+    script: Response
     admin_list: Response
     admin_page: Response
     style_sheet: Response
@@ -208,30 +225,44 @@ def converse(page: str, browser: Browser) -> Conversation:
     if found is None:
         raise ValueError("No command of the page creates a user.")
     sign_in = browser.get("/").location
-    refused = browser._request("POST", "/send/", "message=hi").status  # neither signed in nor with a CSRF token
     welcome = browser.submit(sign_in, sign_in, **found.groupdict())
     if welcome.location != "/":
         raise RuntimeError(f"Signing in led to {welcome.location!r}, with the status {welcome.status}.")
-    first = browser.submit("/", "/send/", message="My cat is called <b>Minka</b>.")
-    second = browser.submit("/", "/send/", message="What is my cat called?")
+    page_of_chat = browser.get("/").text
+    site = json.loads(re.findall(r'<script id="site" type="application/json">(.+?)</script>', page_of_chat)[0])
+    [address, token] = site["addresses"]["chat"]["post"], site["csrf"]["token"]
+    refused = browser.post(address, "x" * 64, _question("hi")).status
+    first = browser.post(address, token, _question("My cat is called <b>Minka</b>."))
+    second = browser.post(address, token, _question("What is my cat called?"))
+    script = browser.get(re.findall(r'<script type="module" src="(.+?)"', page_of_chat)[0])
     admin_list = browser.get("/admin/chatmemory/conversation/")
     link = re.search(r'href="(/admin/chatmemory/conversation/\d+/change/)', admin_list.text)
     admin_page = browser.get(link[1]) if link else Response(404, "", [])
     style_sheet = browser.get("/static/admin/css/base.css")
-    return Conversation(refused, first, second, browser.get("/"), admin_list, admin_page, style_sheet)
+    reloaded = browser.get(f"{address}/{CHAT}/messages")
+    return Conversation(refused, first, second, reloaded, script, admin_list, admin_page, style_sheet)
+
+
+def _question(text: str) -> object:
+    return {"id": CHAT, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
+
+
+def _spoken(stream: Response) -> str:
+    """Return the text in the server-sent events of *stream*."""
+    return "".join(json.loads(f'"{each}"') for each in re.findall(r'"delta":"((?:[^"\\\\]|\\\\.)*)"', stream.text))
 
 
 def check(seen: Conversation) -> None:
     """Check what the page promises; AssertionError if it does not hold."""
     answer = "I was sent: My cat is called <b>Minka</b>."
     _expect(seen.refused == 403, "a POST without a CSRF token is refused", seen.refused)
-    _expect((seen.first.status, seen.first.text.strip()) == (200, answer), "the model answers", seen.first)
-    _expect(len(seen.first.pieces) == len(answer.split()), "each word is sent by itself", seen.first.pieces)
-    _expect("What is my cat called?" in seen.second.text, "the second question is answered", seen.second)
-    _expect("Minka" in seen.second.text, "the second answer knows the first message", seen.second)
-    _expect("&lt;b&gt;Minka&lt;/b&gt;" in seen.reloaded.text, "the page shows the conversation, escaped", seen.reloaded)
-    _expect("<b>" not in seen.reloaded.text, "the page contains no HTML of a message", seen.reloaded)
-    _expect("chat-1" in seen.admin_list.text, "the admin lists the conversation", seen.admin_list)
+    _expect((seen.first.status, _spoken(seen.first).strip()) == (200, answer), "the model answers", seen.first)
+    _expect(len(seen.first.pieces) > 3, "an answer arrives word by word", seen.first.pieces)
+    _expect("What is my cat called?" in _spoken(seen.second), "the second question is answered", seen.second)
+    _expect("Minka" in _spoken(seen.second), "the second answer knows the first message", seen.second)
+    _expect(seen.reloaded.text.count("Minka") >= 3, "the conversation is there after a reload", seen.reloaded)
+    _expect((seen.script.status, "import" in seen.script.text) == (200, True), "the page has its scripts", seen.script)
+    _expect(CHAT in seen.admin_list.text, "the admin lists the conversation", seen.admin_list)
     _expect(seen.style_sheet.status == 200, "the admin has its style sheets", seen.style_sheet.status)
     _expect("Minka" in seen.admin_page.text, "the admin shows its messages", seen.admin_page.status)
 

@@ -17,6 +17,7 @@ from chatmemory_django.chat.answers.ui_steps import RESTARTED
 from chatmemory_django.chat.conf import Chat
 from chatmemory_django.chat.costs.conf import Costs
 from chatmemory_django.chat.models import ModelCall
+from chatmemory_django.chat.page.conf import Page
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.files.conf import StorageOfFiles
 from chatmemory_django.contrib.notes.conf import Notes
@@ -41,25 +42,35 @@ def missing(names, text=EXPLAINED):
 # Settings
 
 
-def defaults_shown(name):
+def defaults_shown(name, page="settings.md"):
     """Return the first dict in the settings page that has *name*, as Python reads it."""
-    for block in blocks_of("settings.md"):
+    for block in blocks_of(page):
         if f'CHATMEMORY = {{\n    "{name}": ' in block:
             return execute(block)["CHATMEMORY"]
-    pytest.fail(f"docs/settings.md shows no CHATMEMORY with {name}.")
+    pytest.fail(f"docs/{page} shows no CHATMEMORY with {name}.")
 
 
 SECTIONS = [conf.Rest, Chat, Encryption, Notes]
+ELSEWHERE = {Page: "chat-page.md"}
+"""The sections that have a page of their own."""
 WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **StorageOfFiles.defaults()}
 
 
 def test_the_defaults_in_the_settings_page_are_the_defaults():
-    assert defaults_shown("MEMORY") == {**WITHOUT_SECTION, **{section.key: {} for section in SECTIONS}}
+    assert defaults_shown("MEMORY") == {**WITHOUT_SECTION, **{section.key: {} for section in [*SECTIONS, *ELSEWHERE]}}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_defaults_of_a_section_in_the_settings_page_are_the_defaults(section):
     assert defaults_shown(section.key) == {section.key: section.defaults()}
+
+
+@pytest.mark.parametrize(("section", "page"), ELSEWHERE.items())
+def test_a_section_with_a_page_of_its_own_is_there_with_its_defaults_and_a_table(section, page):
+    cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES[page], re.MULTILINE))
+
+    assert defaults_shown(section.key, page) == {section.key: section.defaults()}
+    assert missing(section.defaults(), cells) == []
 
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():

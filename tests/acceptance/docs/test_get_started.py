@@ -32,7 +32,7 @@ def test_only_the_commands_that_install_are_left_out(followed):
     assert followed.left_out == [
         "python -m venv .venv",
         ". .venv/bin/activate",
-        "python -m pip install 'chatmemory_django[offline,openai]' uvicorn",
+        "python -m pip install 'chatmemory_django[offline,openai,rest]' uvicorn",
     ]
 
 
@@ -41,7 +41,6 @@ def test_the_site_streams_and_remembers_and_its_admin_shows_the_conversation(fol
         seen = following.converse(TEXT, browser)
 
     following.check(seen)
-    assert len(seen.first.pieces) == 8
 
 
 def test_a_user_who_is_not_staff_signs_in_and_chats_on_a_phone(followed):
@@ -60,10 +59,11 @@ def test_a_user_who_is_not_staff_signs_in_and_chats_on_a_phone(followed):
         page.goto(f"http://127.0.0.1:{server.port}/")
         page.fill("[name=username]", "bob")
         page.fill("[name=password]", "x")
-        page.click("button")
-        page.fill("[name=message]", f"Hello {'x' * 100}")
-        page.click("button")
-        page.locator("main .AI", has_text="I was sent: Hello xx").wait_for()
+        page.click("[type=submit]")
+        page.locator("#welcome").wait_for()
+        page.fill("#say", f"Hello {'x' * 100}")
+        page.press("#say", "Enter")
+        page.locator(".message.assistant", has_text="I was sent: Hello xx").wait_for()
         width = page.evaluate("document.documentElement.scrollWidth")
         chromium.close()
 

@@ -83,8 +83,6 @@ def test_these_are_the_views_of_the_documentation():
     assert {(page, name) for page, views in VIEWS.items() for name in views} == {
         ("README.md", "chat"),
         ("docs/chat.md", "chat"),
-        ("docs/get-started.md", "page"),
-        ("docs/get-started.md", "send"),
         ("docs/messages.md", "ask"),
         ("docs/privacy.md", "download"),
         ("docs/pydantic-ai.md", "chat"),
@@ -92,6 +90,8 @@ def test_these_are_the_views_of_the_documentation():
         ("docs/recipes/async.md", "chat"),
         ("docs/recipes/htmx.md", "page"),
         ("docs/recipes/htmx.md", "send"),
+        ("docs/recipes/plain-javascript.md", "page"),
+        ("docs/recipes/plain-javascript.md", "send"),
         ("docs/your-own-view.md", "chat"),
     }
 

@@ -67,6 +67,8 @@ MATRIX = [
     ("conversations/c/messages/1/", "patch", {"metadata": {"feedback": 1}}, {200: OWNER | ALL, 403: SEE - OWNER - ALL}),
     ("conversations/c/messages/1/", "delete", None, {200: REMOVE, 403: SEE - REMOVE}),
     ("conversations/c/messages/1/alternatives/", "get", None, {200: SEE}),
+    ("conversations/c/messages/1/pin/", "post", None, {200: CHANGE, 403: SEE - CHANGE}),
+    ("conversations/c/messages/1/pin/", "delete", None, {200: CHANGE, 403: SEE - CHANGE}),
     ("conversations/c/messages/1/media/0/", "get", None, {}),
     ("conversations/c/memory/", "get", None, {200: SEE}),
     (

@@ -80,8 +80,8 @@ def test_openapi_3_0_has_no_null_type_no_const_and_no_tuples():
 def test_each_operation_describes_its_errors(whole):
     found = [each for each in operations(whole) if "chat" not in each[2]["tags"]]
 
-    assert len(found) == 28
-    assert len({operation["operationId"] for _, _, operation in found}) == 28
+    assert len(found) == 30
+    assert len({operation["operationId"] for _, _, operation in found}) == 30
     for where, verb, operation in found:
         assert operation["description"], (where, verb)
         assert operation["security"], (where, verb)
@@ -93,11 +93,11 @@ def test_each_operation_describes_its_errors(whole):
 def test_each_operation_has_a_name_a_group_and_a_summary_of_its_own(whole):
     found = list(operations(whole))
 
-    assert len(found) == 33
-    assert len({operation["operationId"] for _, _, operation in found}) == 33
-    assert len({operation["summary"] for _, _, operation in found}) == 33
+    assert len(found) == 35
+    assert len({operation["operationId"] for _, _, operation in found}) == 35
+    assert len({operation["summary"] for _, _, operation in found}) == 35
     groups = Counter(tag for _, _, operation in found for tag in operation["tags"])
-    assert groups == {"conversations": 11, "messages": 8, "memory": 6, "usage": 2, "addresses": 1, "chat": 5}
+    assert groups == {"conversations": 11, "messages": 10, "memory": 6, "usage": 2, "addresses": 1, "chat": 5}
     assert set(groups) <= {each["name"] for each in whole["tags"]}
     for where, verb, operation in found:
         assert 3 <= len(operation["summary"]) <= 85, (where, verb)
@@ -153,6 +153,8 @@ def test_each_response_conforms_to_its_schema(whole, writer, begin):
         (f"{ROOT}{{memory_id}}/memory/switch/", "post", {"to": 2}),
         (f"{ROOT}{{memory_id}}/fork/", "post", {}),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/alternatives/", "get", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "post", None),
+        (f"{ROOT}{{memory_id}}/messages/{{sequence}}/pin/", "delete", None),
         (f"{ROOT}{{memory_id}}/messages/{{sequence}}/", "delete", None),
         (f"{ROOT}{{memory_id}}/memory/pop/", "post", None),
     ):

@@ -1,4 +1,4 @@
-"""Run ``tree.mjs`` or ``agui.mjs`` against the example site under uvicorn, with a scripted model.
+"""Run a script against the example site under uvicorn, with a scripted model.
 
 python tree.py FOLDER SCRIPT    the folder has the packages and the script; the database is that of ``DATABASE_URL``
 """
@@ -20,7 +20,8 @@ def main(folder: Path, script: str) -> None:
     settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.chat.greeting_settings", "OPENAI_API_KEY": "key"}
     with serving() as model_server, Server(uvicorn, ROOT, OPENAI_BASE_URL=model_server.url, **settings) as site:
         Model(model_server)
-        subprocess.run(["npx", "node", script, f"http://127.0.0.1:{site.port}", token], cwd=folder, check=True)
+        command = ["bin/python"] if script.endswith(".py") else ["npx", "node"]
+        subprocess.run([*command, script, f"http://127.0.0.1:{site.port}", token], cwd=folder, check=True)
 
 
 if __name__ == "__main__":

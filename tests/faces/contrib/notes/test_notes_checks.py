@@ -11,12 +11,12 @@ def test_the_defaults_are_right():
 
 
 @pytest.mark.parametrize("given", [True, 30, "on", ["MAX_NOTES"]])
-def test_E091_the_settings_of_notes_are_no_dict(settings, given):
+def test_E101_the_settings_of_notes_are_no_dict(settings, given):
     settings.CHATMEMORY = {"NOTES": given}
 
     [message] = check_notes()
 
-    assert (type(message), message.id) == (Error, "chatmemory.E091")
+    assert (type(message), message.id) == (Error, "chatmemory.E101")
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ def test_E091_the_settings_of_notes_are_no_dict(settings, given):
     [(name, given) for name in ("MAX_NOTES", "MAX_LENGTH") for given in (0, -1, True, "30", None, 1.5)]
     + [("MAX_LENGTH", 10_001)],
 )
-def test_E092_a_bound_of_notes_is_none(settings, name, given):
+def test_E102_a_bound_of_notes_is_none(settings, name, given):
     settings.CHATMEMORY = {"NOTES": {name: given}}
 
     [message] = check_notes()
 
-    assert (type(message), message.id) == (Error, "chatmemory.E092")
+    assert (type(message), message.id) == (Error, "chatmemory.E102")
     assert repr(given) in message.msg
 
 
-def test_W091_a_setting_of_notes_is_unknown(settings):
+def test_W101_a_setting_of_notes_is_unknown(settings):
     settings.CHATMEMORY = {"NOTES": {"MAX_NOTE": 3}}
 
     [message] = check_notes()
 
-    assert (type(message), message.id) == (Warning, "chatmemory.W091")
+    assert (type(message), message.id) == (Warning, "chatmemory.W101")
     assert "MAX_NOTES" in message.hint

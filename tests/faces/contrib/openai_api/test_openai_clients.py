@@ -16,6 +16,7 @@ from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.chat.scripted import calling
 from tests.faces.rest.conftest import REMOVE, WRITE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -120,7 +121,7 @@ class TestOpenAI:
         with openai.OpenAI(**{**options, "api_key": "wrong"}) as stranger, pytest.raises(openai.AuthenticationError):
             stranger.conversations.retrieve(conversation)
         with pytest.raises(openai.NotFoundError):
-            client.models.list()
+            client.files.list()
 
     def test_does_not_try_again_to_delete_what_is_protected(self, options):
         sent = []
@@ -225,3 +226,59 @@ class TestAgentsSdk:
 
         assert [item["content"][0]["text"] for item in there] == ["Hi", "Hello", "Still there?", "Yes."]
         assert [item["content"] for item in here] == ["Hi", "Hello", "Still there?", "Yes."]
+
+    def test_has_the_sites_assistant_for_a_model_and_the_site_for_a_session(self, options, site):
+        from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
+
+        @function_tool
+        def weather(city: str) -> str:
+            """Return the weather."""
+            return f"Sunny in {city}."
+
+        model = site(calling(("c1", "weather", '{"city": "Rome"}')), "Sunny.", "You asked about Rome.", "Bye now")
+        config = RunConfig(tracing_disabled=True)
+
+        async def work(session) -> list[str]:
+            own = OpenAIResponsesModel("assistant", session._openai_client)
+            agent = Agent(name="Agent", tools=[weather], model=own, model_settings=ModelSettings(store=False))
+            answers = [
+                (await Runner.run(agent, text, session=session, run_config=config)).final_output
+                for text in ("What is the weather in Rome?", "What did I ask?")
+            ]
+            streamed = Runner.run_streamed(agent, "Bye", session=session, run_config=config)
+            async for _event in streamed.stream_events():
+                pass
+            return [*answers, streamed.final_output]
+
+        assert self.run(options, work) == ["Sunny.", "You asked about Rome.", "Bye now"]
+        assert [len(sent) for sent in model.sent] == [1, 3, 5, 7]
+        assert [row.type for row in Conversation.objects.get().history()] == [
+            "USER", "AI", "TOOL_EXECUTION_RESULT", "AI", "USER", "AI", "USER", "AI",
+        ]  # fmt: skip
+
+
+class TestPydanticAi:
+    @pytest.mark.parametrize("kind", ["OpenAIChatModel", "OpenAIResponsesModel"])
+    def test_has_the_sites_assistant_for_a_model(self, options, site, kind):
+        pytest.importorskip("pydantic_ai", reason="pydantic-ai is needed: pip install pydantic-ai-slim")
+        from pydantic_ai import Agent
+        from pydantic_ai.models import openai as models
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        site("Hello", calling(("c1", "weather", '{"city": "Rome"}')), "Sunny.", "Bye now")
+
+        async def main() -> list[str]:
+            async with openai.AsyncOpenAI(**options, max_retries=0) as client:
+                model = getattr(models, kind)("assistant", provider=OpenAIProvider(openai_client=client))
+                agent = Agent(model, instructions="Be brief.")
+
+                @agent.tool_plain
+                def weather(city: str) -> str:
+                    return f"Sunny in {city}."
+
+                first = await agent.run("Hi")
+                second = await agent.run("And the weather in Rome?", message_history=first.all_messages())
+                async with agent.run_stream("Bye", message_history=second.all_messages()) as streamed:
+                    return [first.output, second.output, await streamed.get_output()]
+
+        assert asyncio.run(main()) == ["Hello", "Sunny.", "Bye now"]

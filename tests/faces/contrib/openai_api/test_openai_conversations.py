@@ -651,7 +651,7 @@ class TestAccess:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("path", ["", "models", "conversations/x/y", "conversations/x/items/y/z"])
+    @pytest.mark.parametrize("path", ["", "files", "conversations/x/y", "conversations/x/items/y/z"])
     @pytest.mark.parametrize("verb", ["get", "post", "put", "delete"])
     def test_of_unknown_paths(self, db, verb, path):
         error(getattr(Client(), verb)(f"/openai/v1/{path}"), 404)

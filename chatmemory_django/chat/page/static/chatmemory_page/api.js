@@ -1,9 +1,10 @@
 // Requests to the site, with its session and CSRF token.
 
 import {number, text} from "./dom.js";
+import {site} from "./root.js";
 
-export const CONVERSATIONS = "/api/conversations/";
-const CHAT = "/api/chat";
+export const CONVERSATIONS = site.addresses.conversations;
+const CHAT = site.addresses.chat;
 
 /** The page shows what OpenAI's format, the site's own, does not have: thinking, videos, results that are errors. */
 export const WHOLE = "as=langchain4j";
@@ -24,11 +25,17 @@ export class Refused extends Error {
 /** Return the response to a request; throw ``Refused`` for an error. */
 async function request(path, {method = "GET", body, signal} = {}) {
     const headers = {Accept: "application/json, text/event-stream"};
-    if (method !== "GET") headers["X-CSRFToken"] = document.cookie.match(/(?:^|; )(?:__Host-)?csrftoken=([^;]+)/)?.[1] ?? "";
+    if (method !== "GET") headers[site.csrf.header] = csrfToken();
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const response = await reached(fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)}));
     if (response.ok) return response;
     throw new Refused(await reason(response), response.status);
+}
+
+/** Return the token of the cookie, which is new after a sign-in in another tab; that of the page where scripts see no cookie. */
+function csrfToken() {
+    const cookie = document.cookie.split("; ").find(each => each.startsWith(`${site.csrf.cookie}=`));
+    return cookie?.slice(site.csrf.cookie.length + 1) ?? site.csrf.token;
 }
 
 /** Return what a promise of ``fetch`` gives; throw ``Refused`` if the connection is lost in the meantime. */
@@ -79,7 +86,7 @@ export function conversationPath(id) {
 /** Post to the chat, and return the stream. *signal* closes it, but only after the site has received the message. */
 export async function post(body, signal) {
     const listening = new AbortController();
-    const response = await request(CHAT, {method: "POST", body, signal: listening.signal});
+    const response = await request(CHAT.post, {method: "POST", body, signal: listening.signal});
     if (signal.aborted) listening.abort();
     else signal.addEventListener("abort", () => listening.abort(), {once: true});
     return response;
@@ -87,16 +94,16 @@ export async function post(body, signal) {
 
 /** Return the ids of the calls that wait for the approval of somebody else, by the id of the answer. */
 export async function waitingForOthers(id, signal) {
-    const messages = await rest(`${CHAT}/${encodeURIComponent(id)}/messages`, {signal});
+    const messages = await rest(`${CHAT.root}${encodeURIComponent(id)}/messages`, {signal});
     return new Map(messages.map(message => [message.id, message.metadata?.waitsForOthers ?? []]));
 }
 
 /** Return the stream of the answer in progress; null if there is none. */
 export async function resume(id, signal) {
-    const response = await request(`${CHAT}/${encodeURIComponent(id)}/stream`, {signal});
+    const response = await request(`${CHAT.root}${encodeURIComponent(id)}/stream`, {signal});
     return response.status === 204 ? null : response;
 }
 
 export async function stop(id) {
-    await request(`${CHAT}/${encodeURIComponent(id)}/stop`, {method: "POST", body: {}});
+    await request(`${CHAT.root}${encodeURIComponent(id)}/stop`, {method: "POST", body: {}});
 }

@@ -1,6 +1,7 @@
 // Copying of answers and of blocks of code.
 
 import {announce, element, icon, iconButton, text} from "./dom.js";
+import {root} from "./root.js";
 
 const SHOWN = 2_000; // milliseconds for which the button shows that it has copied
 
@@ -20,7 +21,7 @@ async function copy(words) {
     // Without HTTPS, browsers have no clipboard but this.
     const field = element("textarea", {class: "unseen"});
     field.value = words;
-    document.body.append(field);
+    root.append(field);
     field.select();
     document.execCommand("copy");
     return field.remove();

@@ -2,6 +2,7 @@
 
 import {element, icon, number, text} from "./dom.js";
 import {shownFile, toPart} from "./files.js";
+import {root} from "./root.js";
 
 export class Composer {
     #files = [];
@@ -47,7 +48,7 @@ export class Composer {
 
     /** While an answer is in progress, show the button to stop it instead of the one to send. */
     setBusy(isBusy) {
-        const hadFocus = this.form.contains(document.activeElement) && document.activeElement !== this.field;
+        const hadFocus = this.form.contains(root.activeElement) && root.activeElement !== this.field;
         [this.send.hidden, this.stop.hidden] = [isBusy, !isBusy];
         this.isBusy = isBusy;
         if (hadFocus) this.field.focus();

@@ -37,6 +37,11 @@ export class Conversation {
         return this.#about?.title ?? "";
     }
 
+    /** The name of the assistant to which it belongs; null if it has not begun, or no assistant has a name. */
+    get assistant() {
+        return this.#about?.total_messages ? this.#about.assistant ?? null : null;
+    }
+
     /** From when on the site erases the conversation, if nothing is added before; null if it is kept. */
     get keptUntil() {
         return this.#about?.kept_until ?? null;
@@ -204,7 +209,7 @@ export class Conversation {
         this.#asks += 1;
         this.#setBusy(true);
         try {
-            await this.#follow(await post({id, ...await body()}, signal), signal, {isOurs: true});
+            await this.#follow(await post({id, ...this.page.chosen(), ...await body()}, signal), signal, {isOurs: true});
         } catch (error) {
             if (!signal.aborted) await this.#recover(error, signal);
             return false;
@@ -239,7 +244,7 @@ export class Conversation {
 
     async #goOn(signal) {
         const asks = this.#asks;
-        await this.page.memory.load(this.#about, this.#rows, signal);
+        await this.page.memory?.load(this.#about, this.#rows, signal);
         const response = this.#about || this.#unsent ? await resume(this.id, signal) : null;
         if (!response) return undefined;
         // The question may have been stored since the history was loaded.
@@ -304,7 +309,7 @@ export class Conversation {
         if (isOurs) tellTabs(this.id);
         if (this.#about === null) this.page.onChange();
         this.#about ??= await about(this.id, signal);
-        await this.page.memory.load(this.#about, this.#rows, signal);
+        await this.page.memory?.load(this.#about, this.#rows, signal);
     }
 
     /** Run an action, and show its error, unless another conversation was opened in the meantime. */
@@ -322,7 +327,7 @@ export class Conversation {
 
     async #refresh(signal) {
         await this.#loadHistory(signal);
-        await this.page.memory.load(this.#about, this.#rows, signal);
+        await this.page.memory?.load(this.#about, this.#rows, signal);
     }
 
     async #loadHistory(signal) {
@@ -353,6 +358,7 @@ export class Conversation {
     }
 
     #known() {
+        if (!this.page.memory) return new Map(); // nothing explains it
         // For older messages, only whether they are in the memory is known.
         const rows = this.#rows.map(row => [row.sequence, {isSent: row.in_memory, reason: "evicted"}]);
         return new Map([...rows, ...this.#fates]);

@@ -3,6 +3,8 @@
 import {conversationPath, CONVERSATIONS, rest} from "./api.js";
 import {element, moment, period, text} from "./dom.js";
 import {ConversationMenu} from "./listing.js";
+import {addressOf} from "./address.js";
+import {root, site} from "./root.js";
 
 const SOON = 200; // milliseconds after the last key press
 
@@ -45,11 +47,11 @@ export class Conversations {
         const words = this.search.value.trim();
         const asked = ++this.#asked;
         const query = new URLSearchParams({
-            page_size: 30, ordering: "-is_pinned", is_archived: this.archived.ariaPressed, ...(words ? {search: words, match} : {}),
+            page_size: 30, ordering: "-is_pinned", is_archived: this.archived.ariaPressed, ...(words ? {search: words, match} : {}), ...site.filter,
         });
         const page = await rest(`${CONVERSATIONS}?${query}`);
         if (asked !== this.#asked) return; // the user has typed more
-        const focused = this.list.contains(document.activeElement) ? document.activeElement.closest("li")?.dataset.id : null;
+        const focused = this.list.contains(root.activeElement) ? root.activeElement.closest("li")?.dataset.id : null;
         this.list.replaceChildren();
         this.#period = null;
         this.#append(page);
@@ -113,7 +115,7 @@ export class Conversations {
         const words = plain(preview ?? "");
         const name = title || words || text("new_chat");
         const link = element(
-            "a", {href: `?chat=${encodeURIComponent(id)}`, title: moment(updated), "aria-current": id === this.current ? "page" : null, onclick: open},
+            "a", {href: addressOf(id), title: moment(updated), "aria-current": id === this.current ? "page" : null, onclick: open},
             element("span", {class: "title", dir: "auto"}, name),
             element("span", {class: "preview", dir: "auto"}, title ? words : ""),
         );

@@ -1,10 +1,10 @@
 // Creation of elements and lookup of the page's texts: nothing is ever parsed as HTML.
 
-const TEXTS = JSON.parse(document.getElementById("texts").textContent);
+import {at, site} from "./root.js";
 
 /** Return the text with that name, formatted with *values*; the name itself if the page has no such text. */
 export function text(name, values = {}) {
-    return (TEXTS[name] ?? name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
+    return (site.texts[name] ?? name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
 }
 
 /** Return a new element. Attributes that are null or false are left out; those that begin with "on" are listeners. */
@@ -18,7 +18,7 @@ export function element(tag, attributes = {}, ...children) {
     return made;
 }
 
-/** Return one of the icons at the end of the page. */
+/** Return one of the icons at the end of the chat. */
 export function icon(name) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
@@ -34,10 +34,9 @@ export function iconButton(name, label, onclick, attributes = {}) {
     return element("button", {type: "button", class: "quiet", "aria-label": label, title: label, onclick, ...attributes}, icon(name));
 }
 
-const language = document.documentElement.lang;
-const MOMENT = new Intl.DateTimeFormat(language, {dateStyle: "medium", timeStyle: "short"});
-const MONTH = new Intl.DateTimeFormat(language, {month: "long", year: "numeric"});
-const NUMBER = new Intl.NumberFormat(language);
+const MOMENT = new Intl.DateTimeFormat(site.language, {dateStyle: "medium", timeStyle: "short"});
+const MONTH = new Intl.DateTimeFormat(site.language, {month: "long", year: "numeric"});
+const NUMBER = new Intl.NumberFormat(site.language);
 const DAY = 86_400_000; // milliseconds
 
 /** Return the date and the time of a moment. */
@@ -60,7 +59,7 @@ export function number(value) {
 
 /** Have screen readers read *words*, after earlier announcements. */
 export function announce(words) {
-    const log = document.getElementById("announcements");
+    const log = at("announcements");
     log.append(element("p", {}, words));
     while (log.childElementCount > 30) log.firstElementChild.remove();
 }

@@ -1,6 +1,11 @@
 // What was written and is not stored by the site yet, by conversation. It survives a reload, and being signed out.
 
-const PREFIX = `chatmemory:${document.body.dataset.user}:`;
+import {site} from "./root.js";
+
+const PREFIX = `chatmemory:${encodeURIComponent(site.user)}:`;
+
+// Nobody finds what another user of this browser has left here, however that one signed out.
+for (const key of Object.keys(localStorage)) if (/^chatmemory:[^:]*:/.test(key) && !key.startsWith(PREFIX)) localStorage.removeItem(key);
 
 /** Return {text, unsent} of conversation *id*, null being a new one; *unsent* is a message with its id and parts. */
 function read(id) {

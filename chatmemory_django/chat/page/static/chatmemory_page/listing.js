@@ -1,8 +1,7 @@
 // What can be done to a conversation in the list: a menu, and the dialog for its title.
 
 import {element, text} from "./dom.js";
-
-const at = id => document.getElementById(id);
+import {at} from "./root.js";
 
 export class ConversationMenu {
     #conversation = null;

@@ -33,6 +33,7 @@ export class MemoryPanel {
         if (asked !== this.#asked) return; // a newer request is running
         this.seen = seen;
         this.#limit = seen?.limit ?? 0;
+        this.unit = seen?.unit ?? "tokens"; // a window counts one of both
         const slider = this.part("slider");
         slider.max = this.#limit || 1;
         slider.disabled = !seen?.messages.length;
@@ -52,7 +53,7 @@ export class MemoryPanel {
 
     #previewSoon() {
         clearTimeout(this.#timer);
-        this.part("window").textContent = number(this.part("slider").value);
+        this.#showWindow();
         this.#timer = setTimeout(() => this.#preview(), SOON);
     }
 
@@ -61,7 +62,7 @@ export class MemoryPanel {
         const {value, max} = slider;
         if (value === max) return this.#back();
         const id = this.id;
-        const seen = await this.#read(`&max_tokens=${value}`).catch(() => null);
+        const seen = await this.#read(`&max_${this.unit}=${value}`).catch(() => null);
         if (!seen || id !== this.id || slider.value !== value) return undefined; // the slider has moved again
         this.part("reset").hidden = false;
         return this.#show(seen, true);
@@ -70,7 +71,7 @@ export class MemoryPanel {
     #show(seen, isPreview) {
         const explained = seen?.explanation ?? [];
         const sent = explained.filter(each => each.is_sent);
-        const used = sent.reduce((sum, each) => sum + (each.token_count ?? 0), 0);
+        const used = sent.reduce((sum, each) => sum + this.#cost(each), 0);
         this.root.classList.toggle("preview", isPreview);
         this.#gauge(sent, used, isPreview);
         this.#texts(seen);
@@ -80,16 +81,26 @@ export class MemoryPanel {
         const [sentCount, all] = [listed.filter(each => each.is_sent).length, Math.max(this.total, listed.length)];
         const counts = {sent: number(sentCount), all: number(all), limit: number(this.part("slider").value)};
         this.part("count").textContent = listed.length ? text(isPreview ? "would_be_sent" : "sent_count", counts) : "";
-        this.part("window").textContent = this.#limit ? number(this.part("slider").value) : "–";
+        this.#showWindow();
         this.part("clear").disabled = !sent.length;
         this.part("erase").disabled = this.id === null;
         this.onFates(new Map(explained.map(each => [each.sequence, {isSent: each.is_sent, reason: each.reason}])));
     }
 
+    /** Return how much of the window a message takes. */
+    #cost(entry) {
+        return this.unit === "messages" ? 1 : entry.token_count ?? 0;
+    }
+
+    #showWindow() {
+        const words = text(`window_of_${this.unit}`, {number: number(this.part("slider").value)});
+        this.part("window").textContent = this.#limit ? words : "–";
+    }
+
     #gauge(sent, used, isPreview) {
         const gauge = this.part("gauge");
         const limit = isPreview ? Number(this.part("slider").value) : this.#limit;
-        const words = limit ? text("tokens", {used: number(used), limit: number(limit)}) : text("empty_memory");
+        const words = limit ? text(this.unit, {used: number(used), limit: number(limit)}) : text("empty_memory");
         gauge.setAttribute("aria-valuemax", limit || 1);
         gauge.setAttribute("aria-valuenow", Math.min(used, limit));
         gauge.setAttribute("aria-valuetext", words);
@@ -98,7 +109,7 @@ export class MemoryPanel {
         gauge.style.setProperty("--window", `${this.#limit ? 100 * limit / this.#limit : 100}%`);
         const pieces = sent.map(each => {
             const piece = element("i", {class: kindOf(each)});
-            piece.style.width = `${100 * (each.token_count ?? 0) / (this.#limit || 1)}%`;
+            piece.style.width = `${100 * this.#cost(each) / (this.#limit || 1)}%`;
             return piece;
         });
         gauge.querySelector(".pieces").replaceChildren(...pieces);

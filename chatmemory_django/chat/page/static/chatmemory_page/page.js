@@ -1,16 +1,19 @@
 // The page: its parts, and the navigation between them.
 
+import {noteOpen, openId} from "./address.js";
 import {conversationPath, CONVERSATIONS, rest} from "./api.js";
+import {offerColors} from "./colors.js";
 import {Composer} from "./composer.js";
 import {Conversation} from "./conversation.js";
 import {Conversations} from "./conversations.js";
 import {announce, element, moment, text} from "./dom.js";
 import {draftOf, dropUnsent, forgetAll, keepDraft} from "./drafts.js";
 import {MemoryPanel} from "./memory.js";
+import {at, host, root, site} from "./root.js";
 import {hearTabs, tellTabs} from "./tabs.js";
 import {Transcript} from "./transcript.js";
 
-const at = id => document.getElementById(id);
+const NAME = document.title;
 
 const transcript = new Transcript(at("scroller"), at("messages"), {
     edit: (message, words) => conversation.edit(message, words),
@@ -23,7 +26,7 @@ const transcript = new Transcript(at("scroller"), at("messages"), {
     takeBack: () => conversation.takeBack(),
     showVersions,
 }, isAtEnd => { at("newest").hidden = isAtEnd; });
-const memory = new MemoryPanel(at("memory"), fates => conversation.setFates(fates));
+const memory = at("memory") && new MemoryPanel(at("memory"), fates => conversation.setFates(fates));
 const composer = new Composer(at("composer"), {
     onSend: parts => conversation.send(parts),
     onType: words => keepDraft(conversation.id, words),
@@ -31,7 +34,7 @@ const composer = new Composer(at("composer"), {
     onWait: () => showStatus(text("still_answering")),
     onProblem: words => showProblem({message: words}),
 });
-const conversations = new Conversations(at("conversations"), {
+const conversations = at("conversations") && new Conversations(at("conversations"), {
     onOpen: id => show(id), onErase: id => askToErase(id), onChange: () => loadList(), onProblem: showProblem,
 });
 const conversation = new Conversation({
@@ -39,32 +42,42 @@ const conversation = new Conversation({
     memory,
     composer,
     onNamed: id => {
-        history.replaceState(null, "", addressOf(id));
-        conversations.mark(id);
+        noteOpen(id, {replaces: true});
+        conversations?.mark(id);
     },
+    chosen,
     onChange: () => loadList(),
     onProblem: showProblem,
     onStatus: showStatus,
     onBusy: isBusy => {
         composer.setBusy(isBusy);
         transcript.setBusy(isBusy);
-        at("memory").toggleAttribute("data-busy", isBusy);
+        at("memory")?.toggleAttribute("data-busy", isBusy);
         if (!isBusy) showStatus("");
     },
     onShown: ({isEmpty, hasOlder}) => {
         at("welcome").hidden = !isEmpty;
         at("older").hidden = !hasOlder;
         setHeading();
+        showAssistant();
     },
 });
 
-function addressOf(id) {
-    return id === null ? location.pathname : `?chat=${encodeURIComponent(id)}`;
+/** Return whom, and which of its models, a question asks; a conversation belongs to the assistant that began it. */
+function chosen() {
+    return {assistant: at("assistant")?.value ?? site.assistant ?? undefined, model: at("model")?.value};
+}
+
+function showAssistant() {
+    const choice = at("assistant");
+    if (!choice) return;
+    choice.disabled = [...choice.options].some(option => option.value === conversation.assistant);
+    if (choice.disabled) choice.value = conversation.assistant;
 }
 
 /** Open a conversation at its own URL, with an entry in the browser's history. */
 function show(id) {
-    if (id !== idInAddress()) history.pushState(null, "", addressOf(id));
+    if (id !== openId()) noteOpen(id);
     open(id);
     if (id === null) composer.field.focus();
     else at("heading").focus();
@@ -72,7 +85,7 @@ function show(id) {
 
 function open(id) {
     view("chat");
-    conversations.mark(id);
+    conversations?.mark(id);
     composer.setText(draftOf(id));
     const opened = conversation.open(id);
     setHeading();
@@ -92,14 +105,10 @@ async function openTemporary() {
     }
 }
 
-function idInAddress() {
-    return new URLSearchParams(location.search).get("chat");
-}
-
 async function loadList() {
     try {
-        await conversations.load();
-        conversations.mark(conversation.id);
+        await conversations?.load();
+        conversations?.mark(conversation.id);
         setHeading();
     } catch (error) {
         showProblem(error);
@@ -107,9 +116,9 @@ async function loadList() {
 }
 
 function setHeading() {
-    const title = conversations.titleOf(idInAddress()) || conversation.title || text("new_chat");
+    const title = conversations?.titleOf(openId()) || conversation.title || text("new_chat");
     at("heading").textContent = title;
-    document.title = `${title} · chatmemory`;
+    if (site.isPage) document.title = `${title} · ${NAME}`;
     const until = conversation.keptUntil;
     at("kept").hidden = !until;
     at("kept").textContent = until ? text("kept_until", {moment: moment(until)}) : "";
@@ -120,10 +129,16 @@ function showProblem(error) {
     const isKnown = !error || !(error instanceof TypeError || error instanceof SyntaxError);
     if (!isKnown) console.error(error);
     const words = isKnown ? error?.message ?? "" : text("failed");
-    const next = encodeURIComponent(location.pathname + location.search);
     at("problem").hidden = !words;
     at("problem").dataset.status = error?.status ?? "";
-    at("problem").replaceChildren(words, error?.status === 401 ? element("a", {href: `/sign-in/?next=${next}`}, text("sign_in")) : "");
+    at("problem").replaceChildren(words, error?.status === 401 ? element("a", {href: signInAddress()}, text("sign_in")) : "");
+}
+
+/** Return where people sign in, and come back from to this page. */
+function signInAddress() {
+    const address = new URL(site.addresses.signIn, location.href);
+    address.searchParams.set("next", location.pathname + location.search);
+    return address.href;
 }
 
 function showStatus(words) {
@@ -173,17 +188,17 @@ function askToErase(id) {
 
 /** Switch between the three views, of which phones show one at a time. */
 function view(name) {
-    document.body.dataset.view = name;
-    for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-pressed", tab.dataset.view === name);
-    if (name === "memory") memory.showEnd();
+    host.dataset.view = name;
+    for (const tab of root.querySelectorAll("#tabs button")) tab.setAttribute("aria-pressed", tab.dataset.view === name);
+    if (name === "memory") memory?.showEnd();
 }
 
-memory.part("clear").addEventListener("click", () => confirmed(at("confirm-clear"), () => conversation.clear()));
-memory.part("erase").addEventListener("click", () => askToErase(conversation.id));
-for (const tab of document.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
-for (const button of document.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
-document.querySelector("[data-temporary]").addEventListener("click", openTemporary);
-for (const button of document.querySelectorAll("[data-say]")) {
+memory?.part("clear").addEventListener("click", () => confirmed(at("confirm-clear"), () => conversation.clear()));
+memory?.part("erase").addEventListener("click", () => askToErase(conversation.id));
+for (const tab of root.querySelectorAll("#tabs button")) tab.addEventListener("click", () => view(tab.dataset.view));
+for (const button of root.querySelectorAll("[data-new]")) button.addEventListener("click", () => show(null));
+root.querySelector("[data-temporary]")?.addEventListener("click", openTemporary);
+for (const button of root.querySelectorAll("[data-say]")) {
     button.addEventListener("click", () => {
         conversation.send([{kind: "text", text: button.dataset.say}]);
         composer.field.focus();
@@ -196,7 +211,10 @@ at("newest").addEventListener("click", () => {
     composer.field.focus();
 });
 at("sign-out")?.addEventListener("submit", forgetAll);
-window.addEventListener("popstate", () => open(idInAddress()));
+at("skip")?.addEventListener("click", () => composer.field.focus());
+if (site.isPage) host.style.setProperty("--above", `${Math.round(host.getBoundingClientRect().top + scrollY)}px`);
+if (at("colors")) offerColors(at("colors"));
+if (site.isPage) window.addEventListener("popstate", () => open(openId()));
 window.addEventListener("online", () => {
     if (at("problem").dataset.status === "0") showProblem(null);
     conversation.lookAgain();
@@ -210,4 +228,4 @@ hearTabs(id => {
 });
 
 await loadList();
-await open(idInAddress());
+await open(openId());

@@ -1,6 +1,8 @@
 // What the tabs of one browser tell each other: that a conversation has changed, or that an answer has begun in it.
 
-const channel = new BroadcastChannel(`chatmemory:${document.body.dataset.user}`);
+import {site} from "./root.js";
+
+const channel = new BroadcastChannel(`chatmemory:${site.user}`);
 
 /** Tell the other tabs that conversation *id* has changed. */
 export function tellTabs(id) {

@@ -5,6 +5,7 @@ import {editInPlace} from "./editing.js";
 import {foot, unsentFoot} from "./foot.js";
 import {textOf} from "./messages.js";
 import {showParts} from "./parts.js";
+import {root} from "./root.js";
 
 const NAMES = {user: "you", assistant: "assistant", system: "system", other: "system"};
 const MANY = 200; // messages from which on browsers lay out only those near the view
@@ -57,7 +58,7 @@ export class Transcript {
         this.#shown = shown;
         if (!keepsTail) [this.#sent, this.#live] = [null, null];
         this.mark(fates);
-        if (hadFocus && document.activeElement === document.body) this.#focus(hadFocus);
+        if (hadFocus && !root.activeElement) this.#focus(hadFocus);
         if (follows) this.toEnd();
     }
 
@@ -141,9 +142,9 @@ export class Transcript {
 
     /** Return the indexes of the focused button and of its message; null if there is none. */
     #focused() {
-        const item = document.activeElement?.closest?.(".message");
+        const item = root.activeElement?.closest(".message");
         if (!item || !this.list.contains(item)) return null;
-        return [[...this.list.children].indexOf(item), [...item.querySelectorAll("button")].indexOf(document.activeElement)];
+        return [[...this.list.children].indexOf(item), [...item.querySelectorAll("button")].indexOf(root.activeElement)];
     }
 
     /** Focus the button in the position of one that was removed. */

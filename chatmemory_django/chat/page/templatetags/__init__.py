@@ -1,0 +1,1 @@
+"""The template tag of the chat."""
