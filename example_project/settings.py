@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "chatmemory_django.chat",
     "chatmemory_django.chat.page",
     "chatmemory_django.contrib.adapters.records",
+    "chatmemory_django.contrib.notes",
 ]
 
 # Without DEBUG, the site is served by HTTPS only: browsers remember that for a year, and send its cookies to no other.
@@ -130,6 +131,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "messages", "description": "The history of a conversation."},
         {"name": "memory", "description": "What the model is sent of a conversation, and from where it goes on."},
         {"name": "addresses", "description": "Where all this is."},
+        {"name": "notes", "description": "What assistants keep in mind about the user."},
         {"name": "usage", "description": "Numbers of messages and tokens."},
         {"name": "queue", "description": "What waits for people."},
         {"name": "tokens", "description": "Tokens for apps and services."},

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 RowKey = tuple[Hashable, ...]
-"""What a row is: sequence and type of a message, the key of another row, nothing for the conversation itself."""
+"""
+What a row is: sequence and type of a message, the key of another row, after that of its owner if it belongs to no
+conversation, nothing for the conversation itself.
+"""
 
 KEY_ID = re.compile(r"[A-Za-z0-9@._-]{1,40}", re.ASCII)
 """What identifies a key."""
@@ -180,9 +183,13 @@ class Placed(str):
 
     @classmethod
     def of(cls, text: str, instance: Any) -> Placed:
-        """Return *text* for *instance*, a conversation or a row with the field ``conversation``."""
+        """Return *text* for *instance*: a conversation, or a row with the field ``conversation`` or ``owner``."""
         placed, fields = cls(text), instance._state.fields_cache
         conversation = instance if hasattr(type(instance), "memory_id") else fields.get("conversation")
+        if is_of_owner(type(instance)):
+            owner = owner_of(instance)
+            placed.address, placed.row = Address("", owner=owner), (owner, *row_of(instance.pk))
+            return placed
         if conversation is None:
             placed.address = Address("", getattr(instance, "conversation_id", None))
         else:
@@ -207,8 +214,13 @@ def address_of(conversation: Any, using: str | None = None) -> Address:
     return Address(using, conversation.pk, conversation.memory_id, owner_of(conversation))
 
 
+def is_of_owner(model: Any) -> bool:
+    """Return whether rows of *model* have an owner, and belong to no conversation."""
+    return hasattr(model, "owner_id") and not hasattr(model, "memory_id") and not hasattr(model, "conversation_id")
+
+
 def owner_of(conversation: Any) -> str | None:
-    """Return the primary key of the owner of *conversation* as text, None for none."""
+    """Return the primary key of the owner of *conversation*, or of another row, as text; None for none."""
     return conversation._meta.get_field("owner").to_key(conversation.owner_id)  # type: ignore[no-any-return]
 
 

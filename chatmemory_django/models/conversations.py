@@ -28,7 +28,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.functions import Cast, Length
+from django.db.models.functions import Cast, Coalesce, Length
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -49,7 +49,7 @@ from chatmemory_django.db.transactions import as_now, note_lock, tried_again
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import finding, message_codec
 from chatmemory_django.models.alternatives import Place, children_of, places_of
-from chatmemory_django.models.copies import forget_copies
+from chatmemory_django.models.copies import forget_copies, of_owners
 from chatmemory_django.models.fields import (
     EncryptedTextField,
     ExactCharField,
@@ -58,7 +58,9 @@ from chatmemory_django.models.fields import (
     PlacedQuerySet,
     SparseIndex,
     WhoField,
-    cascade_without_titles,
+    as_stored,
+    cascade_without_texts,
+    names_of_texts,
     with_default,
 )
 from chatmemory_django.models.lookups import MetadataEntry
@@ -299,8 +301,8 @@ def create_once(using: str, memory_id: str, owner: Any, assistant: str = "") -> 
 
 def stored_size(owner: Any, using: str | None = None) -> int:
     """
-    Return how much the conversations of the user with the key *owner* have: the characters of texts, titles and
-    metadata, and the bytes of files.
+    Return how much is stored of the user with the key *owner*: the characters of texts, titles and metadata, and the
+    bytes of files.
 
     In a transaction, others who ask this for the user wait until it ends. It reads the sizes of all of their messages.
     """
@@ -309,6 +311,10 @@ def stored_size(owner: Any, using: str | None = None) -> int:
     lock_first(own)
     rows = Message.objects.using(using).filter(conversation__in=own.order_by().values("pk"))
     size = rows.total_size() + (own.with_size().aggregate(total=Sum("size"))["total"] or 0)
+    for each in of_owners:
+        lengths = [Coalesce(Length(as_stored(name)), 0) for name in names_of_texts(each.model)]
+        own_rows = each.model._default_manager.using(using).filter(owner=owner)
+        size += sum(own_rows.aggregate(total=Sum(length))["total"] or 0 for length in lengths)
     codec = message_codec.installed
     return size + (0 if codec is None else codec.stored_bytes(owner, using))
 
@@ -391,7 +397,7 @@ class Conversation(models.Model):
     owner = OwnerField(
         settings.AUTH_USER_MODEL,
         verbose_name=_("owner"),
-        on_delete=cascade_without_titles,
+        on_delete=cascade_without_texts,
         related_name="chat_conversations",
         null=True,
         blank=True,

@@ -4,15 +4,18 @@ What other apps keep of conversations, outside of their messages: streams of ans
 An app that keeps such copies registers in its ``AppConfig.ready`` how it deletes them. What erases conversations, or
 removes messages from them, calls ``forget_copies``; what is left of them for a time, ``prune_chatmemory`` deletes.
 
-An app may also forbid that anything of a conversation is erased: it registers a ``Hold``.
+An app may also keep something of a user that belongs to no conversation: it registers that with
+``belongs_to_owners``. And it may forbid that anything of a conversation is erased: it registers a ``Hold``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from django.db.models import Model, ProtectedError
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import DO_NOTHING, Model, ProtectedError
+from django.db.models.signals import pre_delete
 
 
 class Forget(Protocol):
@@ -32,12 +35,33 @@ class Forget(Protocol):
 
 class Hold(Protocol):
     """
-    Returns the objects that forbid to erase anything of the conversations with these *keys* in the database *using*.
+    Returns the objects that forbid to erase anything of the conversations with these *keys* in the database *using*,
+    or anything of *owner*, the primary key of a user.
 
     It is called in the transaction that would erase it, before it does.
     """
 
-    def __call__(self, using: str, keys: Collection[int]) -> Collection[Model]: ...
+    def __call__(self, using: str, keys: Collection[int], owner: Any = None) -> Collection[Model]: ...
+
+
+class OfOwners(NamedTuple):
+    """What an app keeps of users, and of no conversation: the rows of a *model* with an ``OwnerField``, ``owner``."""
+
+    model: type[Model]
+    export: Callable[[Any], Mapping[str, Any]] | None = None
+    """Returns what an export has of a row, as JSON has it; None if exports have none of them."""
+    load: Callable[[Any, Mapping[str, Any], str], object] | None = None
+    """Stores for a user what was exported, in the database named; ``ValueError`` states what is wrong with it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in exports, and in receipts."""
+        return self.model._meta.label_lower
+
+    def exported(self, owner: object, using: str) -> Iterator[Mapping[str, Any]]:
+        """Yield what an export has of the rows of *owner*, the primary key of a user, in the database *using*."""
+        if self.export is not None:
+            yield from map(self.export, self.model._default_manager.using(using).filter(owner=owner).order_by("pk"))
 
 
 class Pruning(NamedTuple):
@@ -74,6 +98,8 @@ _registered: list[Forget] = []
 _of_rows: list[Forget] = []
 outliving: list[type[Model]] = []
 """What ``outlives`` registered."""
+of_owners: list[OfOwners] = []
+"""What ``belongs_to_owners`` registered."""
 prunings: list[Pruning] = []
 """What ``prunes`` registered."""
 remnant_finders: list[FindRemnants] = []
@@ -96,6 +122,20 @@ def outlives(model: type[Model]) -> None:
     """Register *model*, whose rows outlive their ``conversation``, and then name none."""
     if model not in outliving:
         outliving.append(model)
+
+
+def belongs_to_owners(*added: OfOwners) -> None:
+    """
+    Register what an app keeps of users, in this order. It is erased with what else is stored of a user, exported with
+    it, and never deleted while a hold is on its owner.
+    """
+    for each in added:
+        if each not in of_owners:
+            of_owners.append(each)
+            owner: Any = each.model._meta.get_field("owner")
+            if not owner.db_constraint:
+                owner.remote_field.on_delete = DO_NOTHING
+            pre_delete.connect(_refuse_of_owner, sender=each.model)
 
 
 def prunes(*added: Pruning) -> None:
@@ -124,6 +164,16 @@ def refuse_held(using: str, keys: Collection[int]) -> None:
     """Raise ``ProtectedError`` if nothing may be erased of one of the conversations *keys*."""
     if found := {each for hold in _holds for each in hold(using, keys)}:
         raise ProtectedError("Nothing of these conversations may be erased: other objects protect them.", found)
+
+
+def refuse_held_owner(using: str, owner: Any) -> None:
+    """Raise ``ProtectedError`` if nothing may be erased of *owner*, the primary key of a user."""
+    if found := {each for hold in _holds for each in hold(using, (), owner)}:
+        raise ProtectedError("Nothing of this user may be erased: other objects protect it.", found)
+
+
+def _refuse_of_owner(sender: type[Model], instance: Any, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
+    refuse_held_owner(using, instance.owner_id)
 
 
 def forget_rows(using: str, conversations: Mapping[int, str]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from django.db import models, router
 
 from chatmemory_django.models.conversations import Conversation, ConversationQuerySet
-from chatmemory_django.models.copies import forget_copies
+from chatmemory_django.models.copies import forget_copies, of_owners, refuse_held_owner
+from chatmemory_django.models.fields import without_texts
 from chatmemory_django.models.remains import can_leave, delete_rows, is_long, leave_rows
 
 
@@ -30,6 +31,23 @@ def erase_messages(
 
 
 def forget_owner(sender: type[models.Model], instance: models.Model, **kwargs: Any) -> None:
-    """Erase the conversations of the user *instance*, which is about to be deleted from another database."""
-    hint = {"owner_key": str(instance.pk)}
-    Conversation.objects.using(router.db_for_write(Conversation, **hint)).filter(owner=instance.pk).delete()
+    """Erase what is stored of the user *instance*, which is about to be deleted from another database."""
+    using = router.db_for_write(Conversation, owner_key=str(instance.pk))
+    Conversation.objects.using(using).filter(owner=instance.pk).delete()
+    erase_of_owner(instance.pk, using)
+
+
+def erase_of_owner(owner: object, using: str, *, dry_run: bool = False) -> dict[str, int]:
+    """
+    Erase what belongs to *owner*, the primary key of a user, and to no conversation, in the database *using*; nothing
+    in a *dry_run*. Return how many rows that are, by what they are called.
+
+    Raises ``ProtectedError`` if nothing of the owner may be erased.
+    """
+    found = {each.name: each.model._default_manager.using(using).filter(owner=owner) for each in of_owners}
+    counts = {name: rows.count() for name, rows in found.items()}
+    if any(counts.values()):
+        refuse_held_owner(using, owner)
+    if not dry_run:
+        counts = {name: without_texts(rows).delete()[0] for name, rows in found.items()}
+    return {name: count for name, count in counts.items() if count}

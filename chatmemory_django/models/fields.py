@@ -257,13 +257,23 @@ class _IsEmpty(Exact):
         return super().get_prep_lookup()
 
 
-def cascade_without_titles(collector: Any, field: Any, sub_objs: QuerySet[Any], using: str) -> None:
-    """Do what ``CASCADE`` does, without the titles: who may delete a user need not have the key that decrypts them."""
-    models.CASCADE(collector, field, sub_objs.defer("title"), using)
+def cascade_without_texts(collector: Any, field: Any, sub_objs: QuerySet[Any], using: str) -> None:
+    """Do what ``CASCADE`` does, without the texts: who may delete a user need not have the key that decrypts them."""
+    models.CASCADE(collector, field, without_texts(sub_objs), using)
+
+
+def without_texts(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return *rows* to be read without their texts, which may be encrypted."""
+    return rows.defer(*names_of_texts(rows.model))
+
+
+def names_of_texts(model: type[models.Model]) -> list[str]:
+    """Return the names of the columns of *model* that have texts of people."""
+    return [each.name for each in model._meta.concrete_fields if isinstance(each, EncryptedTextField)]
 
 
 # Otherwise Django reads the objects to see whether there are any.
-cascade_without_titles.lazy_sub_objs = True  # type: ignore[attr-defined]
+cascade_without_texts.lazy_sub_objs = True  # type: ignore[attr-defined]
 
 
 class OwnerField(models.ForeignKey):
@@ -296,7 +306,7 @@ class OwnerField(models.ForeignKey):
         """See ``Field.deconstruct``. The migration is the same for all sites."""
         name, path, args, options = super().deconstruct()
         options.pop("db_constraint", None)
-        on_delete = models.CASCADE if self._declared is cascade_without_titles else self._declared
+        on_delete = models.CASCADE if self._declared is cascade_without_texts else self._declared
         return name, path, args, {**options, "on_delete": on_delete}
 
 

@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from chatmemory_django.core.media import Source, file_of, holds_file
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.moments import aware
-from chatmemory_django.db.row_codec import UNREADABLE
+from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.messages import (
     AiMessage,
     AudioContent,
@@ -40,6 +40,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.copies import of_owners
 from chatmemory_django.models.messages import REMOVED
 from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES
 from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
@@ -149,19 +150,26 @@ def export_pieces(
     *,
     types: Collection[MessageType] | None = None,
     refused: Refused | None = None,
+    owner: object = None,
 ) -> Iterator[str]:
     """
-    Yield *conversations* in *form*, with all of their messages or those of *types*, piece by piece.
+    Yield *conversations* in *form*, with all of their messages or those of *types*, piece by piece; then what belongs
+    to *owner*, the primary key of a user, and to no conversation.
 
     The language and the time zone are those that are active when this is called. Each conversation is a snapshot of the
     moment when its turn comes, as in ``export_lines``. Of those that are refused, the document shows why.
     """
     spoken = translation.get_language() or "en", timezone.get_current_timezone()
-    return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken, refused)
+    return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken, refused, owner)
 
 
 def _pieces(
-    conversations: QuerySet[Conversation], spooled: Any, form: Form, spoken: Spoken, refused: Refused | None
+    conversations: QuerySet[Conversation],
+    spooled: Any,
+    form: Form,
+    spoken: Spoken,
+    refused: Refused | None,
+    owner: object,
 ) -> Iterator[str]:
     left_out: list[str] = []
 
@@ -186,6 +194,13 @@ def _pieces(
                 yield head
                 spool.seek(0)
                 yield from (line.decode() for line in spool)
+    for each in of_owners if owner is not None else ():
+        with unreadable_as(str(UNREADABLE)):
+            found = list(each.exported(owner, conversations.db))
+        with translation.override(spoken[0]):
+            title = str(each.model._meta.verbose_name)
+        for content in found:
+            yield form.conversation(title, [(name, visible(str(value))) for name, value in content.items()])
     yield form.after
 
 

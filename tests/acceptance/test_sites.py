@@ -28,6 +28,7 @@ ALSO = {
     ],
     "encryption": [
         "tests/database/encryption",
+        "tests/database/contrib/notes/test_sealed_notes.py",
         "tests/database/test_state_machine.py",
         "tests/database/chat/runs/test_streams.py",
     ],

@@ -385,8 +385,8 @@ class TestEachCheck:
                 "colour",
                 f"The settings are ACCESS_POLICY, ALLOW_NETWORK, BUDGET, CHAT, COST, CURRENCY, {Encryption.key}, "
                 "KEEP_HISTORY, LOG_READS, MAX_MESSAGE_BYTES, MCP_THROTTLE_RATE, MEDIA_MAX_BYTES, MEDIA_MIN_BYTES, "
-                "MEDIA_MISSING, MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, PAGE, REMOTE_FILES, "
-                "REMOTE_MEDIA, REST, RETENTION, STORAGE_QUOTA.",
+                "MEDIA_MISSING, MEDIA_QUOTA, MEDIA_STORAGE, MEDIA_TIMEOUT, MEDIA_URLS, MEMORY, NOTES, PAGE, "
+                "REMOTE_FILES, REMOTE_MEDIA, REST, RETENTION, STORAGE_QUOTA.",
             ),
         ],
         ids=["misspelt", "invented"],

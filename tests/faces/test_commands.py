@@ -238,6 +238,7 @@ class TestErase:
             "erased": [{"memory_id": "of ann", "messages": 3}, {"memory_id": "another of ann", "messages": 5}],
             "refused": [],
             "messages": 8,
+            "others": {},
             "files_to_delete": 0,
         }
         assert Conversation.objects.get().memory_id == "without owner"

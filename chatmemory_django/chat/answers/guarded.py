@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatmemory_django.chat.answers.context import NAMES, Checked
 from chatmemory_django.chat.guards import Guard, GuardFunction, GuardRefusedError, Refuse, Retry, Rewrite, Verdict
-from chatmemory_django.messages import AiMessage, TextContent, UserMessage
+from chatmemory_django.messages import BLANK, AiMessage, TextContent, UserMessage
 from chatmemory_django.private import private
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,10 @@ class Guards:
                 case Refuse(text):
                     raise GuardRefusedError(f"{function.name} has refused the question.", text)
                 case Rewrite(UserMessage() as text):
-                    question = text
+                    question = _asked(text, function)
                 case Rewrite(text):
                     others = [each for each in question.contents if not isinstance(each, TextContent)]
-                    question = replace(question, contents=(TextContent(str(text)), *others))
+                    question = _asked(replace(question, contents=(TextContent(str(text)), *others)), function)
         return question
 
     @private
@@ -94,3 +94,12 @@ class Guards:
             case _:
                 found = type(verdict).__name__
         raise TypeError(f"{self._where}: {function.name} returned {found}; see chat.guards.")
+
+
+@private
+def _asked(question: UserMessage, function: Checked) -> UserMessage:
+    """Return *question*, as *function* has rewritten it, without blank texts; ``GuardRefusedError`` if none is left."""
+    contents = [each for each in question.contents if not isinstance(each, TextContent) or each.text.strip(BLANK)]
+    if not contents:
+        raise GuardRefusedError(f"{function.name} has rewritten the question to a blank text, so it is not asked.")
+    return replace(question, contents=tuple(contents))

@@ -288,12 +288,26 @@ def _decided(
     return Admission(conversation.owner, conversation.memory_id, question, assistant, name, resume, given=given)
 
 
-def is_next(asked: Admission) -> bool:
-    """Return whether *asked* is a question of its own: what may be about the answer in progress does not stop that."""
+def is_next(asked: Admission, request: HttpRequest) -> bool:
+    """
+    Return whether *asked*, by *request*, is a question of its own: what may be about the answer in progress does not
+    stop that.
+    """
     if asked.resume is not None or asked.is_regenerate:
         return False
-    conversation = asked.conversation()
-    return conversation is None or posted_before(conversation, asked.question) is None
+    conversation, question = asked.conversation(), asked.question
+    if conversation is None:
+        return True
+    if posted_before(conversation, question) is not None:
+        return False
+    return question.message is None or posted_before(conversation, _guarded(asked, request, question.message)) is None
+
+
+def _guarded(asked: Admission, request: HttpRequest, message: UserMessage) -> Question:
+    """Return the question of *asked* as it is stored: guards may have rewritten its *message*."""
+    with suppress(GuardRefusedError):  # which it is again when it begins
+        message = asked.assistant.guarded(asked.memory_id, message, {"owner": asked.owner, "request": request})
+    return asked.question._replace(message=message)
 
 
 def _outputs(conversation: Conversation, posted: PostedAnswer) -> list[Output]:

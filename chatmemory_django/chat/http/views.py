@@ -269,7 +269,7 @@ async def _begun(maker: Maker, work: ChatWork, asked: Admission, request: HttpRe
                 work,
                 wait=settings.WAIT_SECONDS,
                 left=settings.LEFT,
-                may_stop=partial(is_next, asked),
+                may_stop=partial(is_next, asked, request),
                 given=asked.given,
                 hands_over=settings.has_workers,
             )

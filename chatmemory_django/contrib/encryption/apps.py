@@ -2,6 +2,7 @@
 
 from django.apps import AppConfig
 from django.core.checks import Tags, register
+from django.db.models import Model
 from django.db.models.signals import post_delete
 
 
@@ -16,10 +17,13 @@ class EncryptionConfig(AppConfig):
         from chatmemory_django.contrib.encryption import ciphers
         from chatmemory_django.contrib.encryption.checks import check_keys, check_plain, check_written_keys
         from chatmemory_django.contrib.encryption.encrypting import drop_key_of_owner
+        from chatmemory_django.contrib.encryption.kept import models_of_owners
         from chatmemory_django.models import Conversation
 
         ciphers.install()
-        post_delete.connect(drop_key_of_owner, sender=Conversation, dispatch_uid="chatmemory_encryption")
+        keepers: list[type[Model]] = [Conversation, *models_of_owners()]
+        for model in keepers:
+            post_delete.connect(drop_key_of_owner, sender=model, dispatch_uid="chatmemory_encryption")
         register(check_keys)
         register(check_written_keys, Tags.security, deploy=True)
         register(check_plain, Tags.security, deploy=True)

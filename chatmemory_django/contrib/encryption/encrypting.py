@@ -10,12 +10,19 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from chatmemory_django.contrib.encryption.ciphers import APP, Cipher, installed
-from chatmemory_django.contrib.encryption.renewing import encrypt_files, encrypt_some, outdated
+from chatmemory_django.contrib.encryption.kept import kept_of_owners
+from chatmemory_django.contrib.encryption.renewing import (
+    encrypt_files,
+    encrypt_one,
+    encrypt_some,
+    outdated,
+    outdated_of_owners,
+)
 from chatmemory_django.contrib.encryption.values import EncryptionError
-from chatmemory_django.db.transactions import as_now, sees_otherwise
+from chatmemory_django.db.transactions import as_now, sees_otherwise, tried_again
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations.one_by_one import Refused, for_writing, going_on, in_lock, keys
 
@@ -57,6 +64,32 @@ def encrypt(
     return total
 
 
+def encrypt_of_owners(
+    using: str,
+    owner: object = None,
+    *,
+    dry_run: bool = False,
+    refused: Callable[[str, EncryptionError], object] | None = None,
+) -> int:
+    """
+    Do what ``encrypt`` does with the texts that belong to users and to no conversation: those of *owner*, the primary
+    key of a user, or all. *refused* receives the table and the key of rows that cannot be decrypted.
+    """
+    cipher = installed()
+    if cipher is None:
+        raise RuntimeError(f"{APP!r} is not in INSTALLED_APPS.")
+    count = 0
+    for rows, columns in kept_of_owners(using, owner):
+        for key in list(outdated_of_owners(cipher, rows, columns)):
+            try:
+                count += 1 if dry_run else tried_again(using, partial(encrypt_one, cipher, rows, columns, key))
+            except EncryptionError as exc:
+                if refused is None:
+                    raise
+                refused(f"{rows.model._meta.db_table} {key}", exc)
+    return count
+
+
 def wrap_keys(
     using: str, *, dry_run: bool = False, refused: Callable[[str, EncryptionError], object] | None = None
 ) -> int:
@@ -69,13 +102,14 @@ def wrap_keys(
     return 0 if cipher is None else cipher.owner_keys.wrap_all(using, dry_run=dry_run, refused=refused)
 
 
-def drop_key_of_owner(sender: type[Conversation], instance: Conversation, using: str, **kwargs: Any) -> None:
-    """Delete the key of the owner of *instance*, which was deleted, if it was the owner's last conversation."""
+def drop_key_of_owner(sender: type[Model], instance: Any, using: str, **kwargs: Any) -> None:
+    """Delete the key of the owner of *instance*, which was deleted, if nothing else of the owner is left."""
     cipher = installed()
     if cipher is not None and instance.owner_id is not None:
-        others = Conversation.objects.using(using).filter(owner=instance.owner_id)
-        others = as_now(others) if sees_otherwise(connections[using]) else others
-        cipher.owner_keys.drop(str(instance.owner_id), using, others.exists)
+        own: Any = Conversation.objects.using(using).filter(owner=instance.owner_id)
+        others = [own, *(rows for rows, _ in kept_of_owners(using, instance.owner_id))]
+        others = list(map(as_now, others)) if sees_otherwise(connections[using]) else others
+        cipher.owner_keys.drop(str(instance.owner_id), using, lambda: any(rows.exists() for rows in others))
 
 
 def _count(cipher: Cipher, conversation: Conversation, *, start: int) -> tuple[Conversation, int, int]:

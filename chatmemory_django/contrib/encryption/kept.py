@@ -12,16 +12,15 @@ from django.db.models.functions import Left
 
 from chatmemory_django.contrib.encryption.keys import OWNER_ID_LENGTH, OWNER_PREFIX, OwnerKeys
 from chatmemory_django.contrib.encryption.values import PREFIX, UNPLACED, key_id_of
-from chatmemory_django.db.row_codec import KEY_ID
+from chatmemory_django.db.row_codec import KEY_ID, is_of_owner
 from chatmemory_django.models import (
     Conversation,
     ConversationQuerySet,
-    EncryptedTextField,
     Message,
     MessageQuerySet,
     message_codec,
 )
-from chatmemory_django.models.fields import as_stored
+from chatmemory_django.models.fields import as_stored, names_of_texts
 
 _HEAD = len(PREFIX) + 40 + 1
 """How much of a value is read to see its key: an id has at most 40 characters, see ``row_codec.KEY_ID``."""
@@ -39,13 +38,14 @@ streams.
 
 def keys_in_use(conversations: ConversationQuerySet, owner_keys: OwnerKeys) -> Counter[str]:
     """
-    Return how many values need each key, by its id: those of *conversations*, and all *owner_keys*.
+    Return how many values need each key, by its id: those of *conversations*, all that belong to none, and all
+    *owner_keys*.
 
     ``""`` counts plain texts, ``"@"`` what is encrypted with keys of owners, and ``UNPLACED`` what is bound to no row,
     whatever its key.
     """
     found = owner_keys.wrapped_by(conversations.db)
-    for rows, columns in kept(conversations.values("pk"), conversations.db):
+    for rows, columns in _all(conversations.values("pk"), conversations.db):
         for column in columns:
             heads = rows.annotate(_head=Left(as_stored(column), _HEAD)).values_list("_head", flat=True)
             found.update(_key_id(head) for head in heads.order_by().iterator() if head)
@@ -86,8 +86,13 @@ def needed(key_ids: Collection[str], using: str) -> set[str]:
     return found & set(key_ids)
 
 
+def _all(conversations: Any, using: str) -> Iterator[tuple[QuerySet[Any], list[str]]]:
+    yield from kept(conversations, using)
+    yield from kept_of_owners(using)
+
+
 def _columns(conversations: Any, using: str) -> Iterator[tuple[QuerySet[Any], str]]:
-    for rows, columns in kept(conversations, using):
+    for rows, columns in _all(conversations, using):
         yield from ((rows, column) for column in columns)
 
 
@@ -106,12 +111,41 @@ def _key_id(head: str) -> str:
 
 def kept(conversations: Any, using: str) -> Iterator[tuple[QuerySet[Any], list[str]]]:
     """Yield the rows of every table that keeps texts of *conversations*, keys or a query of them, and their columns."""
-    for model in apps.get_models():
-        columns = [field.name for field in model._meta.concrete_fields if isinstance(field, EncryptedTextField)]
-        if columns:
-            rows = _rows_of(model).using(using)
+    for model, columns in _models():
+        if not is_of_owner(model):
             path = "pk__in" if model is Conversation else "conversation__in"
-            yield rows.filter(**{path: conversations}), columns
+            yield _rows_of(model).using(using).filter(**{path: conversations}), columns
+
+
+def kept_of_owners(using: str, owner: object = None) -> Iterator[tuple[QuerySet[Any], list[str]]]:
+    """
+    Yield the rows of every table that keeps texts of users, and of no conversation, and their columns; only those of
+    *owner*, the primary key of a user, if it is given.
+    """
+    for model, columns in _models():
+        if is_of_owner(model):
+            rows = _rows_of(model).using(using)
+            yield rows if owner is None else rows.filter(owner=owner), columns
+
+
+def owners_of_others(using: str, owner: object = None) -> set[str]:
+    """Return the owners of what ``kept_of_owners`` yields, as text."""
+    return {
+        rows.model._meta.get_field("owner").to_key(each)
+        for rows, _ in kept_of_owners(using, owner)
+        for each in rows.order_by().values_list("owner", flat=True).distinct()
+    }
+
+
+def models_of_owners() -> list[type[Model]]:
+    """Return the models of ``kept_of_owners``."""
+    return [model for model, _ in _models() if is_of_owner(model)]
+
+
+def _models() -> Iterator[tuple[type[Model], list[str]]]:
+    for model in apps.get_models():
+        if columns := names_of_texts(model):
+            yield model, columns
 
 
 def _rows_of(model: type[Model]) -> QuerySet[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from chatmemory_django.db.engines import Dialect, dialect
-from chatmemory_django.db.row_codec import Address, Coder, EncryptedError, RowCodec, RowKey, row_of
+from chatmemory_django.db.row_codec import Address, Coder, EncryptedError, RowCodec, RowKey, is_of_owner, row_of
 
 if TYPE_CHECKING:
     from django.db import models
@@ -31,11 +31,17 @@ def selected(field: models.Field[Any, Any], table: str, connection: BaseDatabase
     model: Any = field.model
     meta: Any = model._meta
     is_mysql = dialect(connection) is Dialect.MYSQL
+
+    def owner() -> str:
+        named = column("owner")
+        return f"COALESCE(CONCAT({named}), '')" if is_mysql else f"COALESCE(CAST({named} AS text), '')"
+
     if _is_conversation(model):
-        memory_id, owner = column("memory_id"), column("owner")
+        memory_id = column("memory_id")
         length = f"CHAR_LENGTH({memory_id})" if is_mysql else f"LENGTH({memory_id})"
-        owner = f"COALESCE(CONCAT({owner}), '')" if is_mysql else f"COALESCE(CAST({owner} AS text), '')"
-        parts = [column("id"), "':'", length, "':'", memory_id, owner]
+        parts = [column("id"), "':'", length, "':'", memory_id, owner()]
+    elif is_of_owner(model):
+        parts = [column(meta.pk.name), "':'", owner()]
     elif len(meta.pk_fields) > 1:
         parts = [column("conversation"), "':'", column("sequence"), "':'", column("type")]
     else:
@@ -85,6 +91,12 @@ def _parser(model: Any, using: str) -> Callable[[str], tuple[Address, RowKey, st
         conversation, sequence, kind = place.split(":")
         return Address(using, int(conversation)), (int(sequence), kind), stored
 
+    def of_an_owner(value: str) -> tuple[Address, RowKey, str]:
+        place, stored = value.split(_MARK, 1)
+        key, whose = place.split(":", 1)
+        own = model._meta.get_field("owner").to_key(whose)
+        return Address(using, owner=own), (own, *row_of(key_of(key))), stored
+
     def of_another(value: str) -> tuple[Address, RowKey, str]:
         place, stored = value.split(_MARK, 1)
         conversation, key = place.split(":", 1)
@@ -92,6 +104,8 @@ def _parser(model: Any, using: str) -> Callable[[str], tuple[Address, RowKey, st
 
     if _is_conversation(model):
         return of_conversation
+    if is_of_owner(model):
+        return of_an_owner
     return of_message if len(model._meta.pk_fields) > 1 else of_another
 
 

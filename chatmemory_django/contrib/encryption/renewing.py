@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from chatmemory_django.contrib.encryption.kept import kept
 from chatmemory_django.contrib.encryption.models import Origin
 from chatmemory_django.contrib.encryption.values import FILE, LIKE_A_VALUE, PREFIX, TITLE
 from chatmemory_django.db.batches import in_batches
-from chatmemory_django.db.row_codec import Coder, RowCodec, Stored, address_of, row_of
+from chatmemory_django.db.row_codec import Address, Coder, RowCodec, Stored, address_of, owner_of, row_of
 from chatmemory_django.models import Conversation, Message, MessageQuerySet, message_codec
 from chatmemory_django.models.fields import as_stored
 from chatmemory_django.operations.one_by_one import PAGE_CHARACTERS
@@ -68,16 +68,48 @@ def outdated(
     for rows, columns in kept([conversation.pk], using):
         if coder.writes_plain and rows.model is Origin:
             continue  # it is never plain, and goes once no row needs it
-        stored = {f"stored_{column}": as_stored(column) for column in columns}
-        old = Q()
-        for name, column in zip(stored, columns, strict=True):
-            if coder.writes_plain:
-                old |= Q(**{f"{name}__regex": LIKE_A_VALUE})
-                continue
-            current = coder.head(f"{rows.model._meta.label_lower}.{column}")
-            old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
         later = rows.filter(sequence__gte=start) if rows.model is Message else rows
-        yield rows, later.annotate(**stored).filter(old).order_by("pk"), columns
+        yield rows, _outdated(coder, later, columns), columns
+
+
+def _outdated(coder: Any, rows: QuerySet[Any], columns: Sequence[str]) -> QuerySet[Any]:
+    """Return those of *rows*, all of which *coder* encrypts, that are not stored as they are written now."""
+    stored = {f"stored_{column}": as_stored(column) for column in columns}
+    old = Q()
+    for name, column in zip(stored, columns, strict=True):
+        if coder.writes_plain:
+            old |= Q(**{f"{name}__regex": LIKE_A_VALUE})
+            continue
+        current = coder.head(f"{rows.model._meta.label_lower}.{column}")
+        old |= Q(**{f"{name}__isnull": False}) & ~Q(**{name: ""}) & ~Q(**{f"{name}__startswith": current})
+    found: QuerySet[Any] = rows.annotate(**stored).filter(old).order_by("pk")
+    return found
+
+
+def outdated_of_owners(cipher: RowCodec, rows: QuerySet[Any], columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the keys of those of *rows*, which belong to users and to no conversation, that are not stored as now."""
+    to_key: Any = rows.model._meta.get_field("owner").to_key
+    for owner in rows.order_by().values_list("owner", flat=True).distinct():
+        with transaction.atomic(using=rows.db):
+            coder = cipher.at(Address(rows.db, owner=to_key(owner)))
+            keys = list(_outdated(coder, rows.filter(owner=owner), columns).values_list("pk", flat=True))
+            transaction.set_rollback(True, using=rows.db)  # an owner without a key was given one
+        yield from keys
+
+
+def encrypt_one(cipher: RowCodec, rows: QuerySet[Any], columns: Sequence[str], key: Any) -> int:
+    """Encrypt the row *key* of *rows*, see ``outdated_of_owners``, unless it is gone; return whether it was there."""
+    with transaction.atomic(using=rows.db):
+        row = rows.select_for_update().only("owner").filter(pk=key).first()
+        if row is None:
+            return 0
+        coder, place = cipher.at(Address(rows.db, owner=owner_of(row))), (owner_of(row), *row_of(key))
+        stored = rows.filter(pk=key).values(**{f"stored_{column}": as_stored(column) for column in columns}).get()
+        new = {}
+        for column in columns:
+            name, text = f"{rows.model._meta.label_lower}.{column}", stored[f"stored_{column}"]
+            new[column] = text and Stored(coder.encode(coder.decode(text, name, place), name, place))
+        return rows.filter(pk=key).update(**new)
 
 
 def encrypt_files(cipher: RowCodec, conversation: Conversation) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
@@ -27,9 +28,12 @@ class Replaced(NamedTuple):
     stay: int = 0
 
 
-def replace_keys(cipher: Cipher, conversations: QuerySet[Conversation], *, dry_run: bool = False) -> Replaced:
+def replace_keys(
+    cipher: Cipher, conversations: QuerySet[Conversation], others: Collection[str] = (), *, dry_run: bool = False
+) -> Replaced:
     """
-    Give each owner of *conversations* who has a single key a new one, and delete the replaced keys of the others.
+    Give each owner of *conversations*, and each of the *others*, who has a single key a new one, and delete the
+    replaced keys of the rest.
 
     What the old keys have encrypted is encrypted again by ``encrypt``, after this. A replaced key is deleted a day
     after that, see ``REPLACED_FOR``, if nothing in the database is encrypted with it. Nothing is written in a
@@ -39,7 +43,7 @@ def replace_keys(cipher: Cipher, conversations: QuerySet[Conversation], *, dry_r
     to_key: Any = Conversation._meta.get_field("owner").to_key
     ids = conversations.exclude(owner=None).order_by().values_list("owner", flat=True).distinct()
     count = Replaced()
-    for owners in in_parts([to_key(owner) for owner in ids], OWNERS):
+    for owners in in_parts(sorted({*map(to_key, ids), *others}), OWNERS):
         keys: defaultdict[str, list[OwnerKey]] = defaultdict(list)
         for key in OwnerKey.objects.using(using).filter(owner__in=owners).order_by("owner", "number"):
             keys[key.owner].append(key)

@@ -120,8 +120,10 @@ class LegalHold(models.Model):
             self.save(update_fields=["until", "ended_by"])
 
 
-def holds_on(using: str, keys: Collection[int]) -> list[LegalHold]:
-    """Return the active holds on the conversations *keys*, and on their owners; see ``copies.Hold``."""
-    owners = Conversation.objects.using(using).filter(pk__in=list(keys), owner__isnull=False).values("owner")
+def holds_on(using: str, keys: Collection[int], owner: Any = None) -> list[LegalHold]:
+    """Return the active holds on the conversations *keys* and their owners, or on *owner*; see ``copies.Hold``."""
     holds = LegalHoldQuerySet(LegalHold, using=using).active()
+    if owner is not None:
+        return list(holds.filter(owner=owner))
+    owners = Conversation.objects.using(using).filter(pk__in=list(keys), owner__isnull=False).values("owner")
     return list(holds.filter(Q(conversation__in=list(keys)) | Q(owner__in=owners)))

@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.contrib.encryption.ciphers import APP, installed
-from chatmemory_django.contrib.encryption.encrypting import encrypt, wrap_keys
+from chatmemory_django.contrib.encryption.encrypting import encrypt, encrypt_of_owners, wrap_keys
+from chatmemory_django.contrib.encryption.kept import owners_of_others
 from chatmemory_django.contrib.encryption.replacing import Replaced, replace_keys
 from chatmemory_django.management.base import ConversationsCommand
 
@@ -47,14 +48,22 @@ class Command(ConversationsCommand):
         conversations = self.conversations(**selection)
         failed: list[str] = []
 
-        def refused(key_id: str, error: Exception) -> None:
-            failed.append(f"{key_id!r}: {error}")
+        owner = None if selection["user"] is None else self.user(selection["user"]).pk
+        is_of_owners = not selection["memory_ids"]
+
+        def refused(name: str, error: Exception) -> None:
+            failed.append(f"{name!r}: {error}")
             self.stderr.write(failed[-1])
 
         wrapped = 0 if self.decrypts else wrap_keys(conversations.db, dry_run=dry_run, refused=refused)
-        replaced = replace_keys(cipher, conversations, dry_run=dry_run) if rekey_owners else Replaced()
+        replaced = Replaced()
+        if rekey_owners:
+            others = owners_of_others(conversations.db, owner) if is_of_owners else set()
+            replaced = replace_keys(cipher, conversations, others, dry_run=dry_run)
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             rows = encrypt(conversations, dry_run=dry_run, each=lambda *done: progress.advance(), refused=self.refuse)
+        if is_of_owners:
+            rows += encrypt_of_owners(conversations.db, owner, dry_run=dry_run, refused=refused)
         self.stdout.write(f"{rows:,} rows to {self.verb}." if dry_run else f"{self.done} {rows:,} rows.")
         if wrapped:
             owners = f"{wrapped:,} keys of owners"
@@ -66,4 +75,4 @@ class Command(ConversationsCommand):
         if replaced.stay and not dry_run:
             self.stdout.write(f"{replaced.stay:,} old keys of owners stay: run the command again in a day.")
         if failed and not self.unreadable:  # which is reported of the conversations otherwise
-            raise CommandError(f"{len(failed)} of the owners' keys cannot be decrypted, first {failed[0]}")
+            raise CommandError(f"{len(failed)} of the owners' keys or texts cannot be decrypted, first {failed[0]}")

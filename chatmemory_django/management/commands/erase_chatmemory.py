@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import ProtectedError
 
 from chatmemory_django.management.base import INTERRUPTED, ConversationsCommand
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.erasing import erase_of_owner
 from chatmemory_django.models.message_codec import files_to_delete
 from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import erase
@@ -22,9 +24,9 @@ class Command(ConversationsCommand):
     """``manage.py erase_chatmemory --user NAME | --memory-id ID``."""
 
     help = (
-        "Erase the conversations of a user, or single ones, with memory and history. Prints what was erased, and when, "
-        "as JSON. The user is not deleted. Exits with 3 while the storage has not deleted all files: run it again, or "
-        "prune_chatmemory."
+        "Erase what is stored of a user, or single conversations, with memory and history. Prints what was erased, and "
+        "when, as JSON. The user is not deleted. Exits with 3 while the storage has not deleted all files: run it "
+        "again, or prune_chatmemory."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -42,6 +44,7 @@ class Command(ConversationsCommand):
         owner = None if selection["user"] is None else str(self.user(selection["user"]).pk)
         erased: dict[str, int] = {}
         refused: list[str] = []
+        is_held = False
 
         def refuse(conversation: Conversation, error: Exception) -> None:
             refused.append(conversation.memory_id)
@@ -54,6 +57,12 @@ class Command(ConversationsCommand):
                     progress.advance()
             except KeyboardInterrupt:
                 is_stopped = True
+        others: dict[str, int] = {}
+        if owner is not None and not is_stopped:
+            try:
+                others = erase_of_owner(owner, conversations.db, dry_run=dry_run)
+            except ProtectedError:
+                is_held = True
         files_left = files_to_delete(conversations.db, () if dry_run else keys, owner)
         receipt = {
             "at": datetime.now(UTC).isoformat(),
@@ -62,6 +71,7 @@ class Command(ConversationsCommand):
             "erased": [{"memory_id": memory_id, "messages": count} for memory_id, count in erased.items()],
             "refused": refused,
             "messages": sum(erased.values()),
+            "others": others,
             "files_to_delete": files_left,
         }
         self.stdout.write(json.dumps(receipt, indent=2))
@@ -71,6 +81,8 @@ class Command(ConversationsCommand):
             )
         if refused:
             raise CommandError(f"{len(refused)} conversations were not erased: other objects reference them.")
+        if is_held:
+            raise CommandError("What belongs to the user and to no conversation was not erased: a hold forbids it.")
         if files_left:
             raise CommandError(
                 f"{files_left:,} files are still in the storage, which has not deleted them; run this command, or "

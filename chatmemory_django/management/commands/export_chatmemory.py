@@ -54,6 +54,7 @@ class Command(ConversationsCommand):
     ) -> None:
         """Write the lines."""
         conversations = self.conversations(**selection)
+        owner = None if selection["user"] is None else self.user(selection["user"]).pk
         total = conversations.aggregate(total=Sum("total_messages", default=0))["total"]
         with self.progress("messages", total, verbosity) as progress, contextlib.ExitStack() as stack:
             write: Callable[[str], object] = partial(self.stdout.write, ending="")
@@ -66,7 +67,7 @@ class Command(ConversationsCommand):
                 opened = open(part, "x", encoding="utf-8", newline="\n", opener=opener)  # noqa: SIM115
                 file = stack.enter_context(opened)
                 write = file.write
-            for chunk in export(conversations, form=form, refused=self.refuse):
+            for chunk in export(conversations, form=form, refused=self.refuse, owner=owner):
                 write(chunk)
                 progress.advance(chunk.count("\n") if form == "jsonl" else 0)
             if output is not None:

@@ -19,9 +19,10 @@ from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.copies import of_owners
 from chatmemory_django.models.message_codec import MissingFileError, complete_rows
 from chatmemory_django.models.messages import REMOVED
-from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine
+from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine, OwnerLine
 from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
@@ -41,9 +42,11 @@ def export_lines(
     *,
     types: Collection[MessageType] | None = None,
     refused: Refused | None = None,
+    owner: object = None,
 ) -> Iterator[str]:
     """
-    Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline.
+    Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline; then
+    what belongs to *owner*, the primary key of a user, and to no conversation.
 
     All branches are included, removed messages are not. If messages of other types are left out, their nearest
     predecessors on the path replace them as parents, and other frameworks' original JSON is left out, since it may
@@ -63,6 +66,9 @@ def export_lines(
                 yield head.decode()
                 spool.seek(0)
                 yield from (line.decode() for line in spool)
+    for each in of_owners if owner is not None else ():
+        for content in each.exported(owner, conversations.db):
+            yield f"{_encode(OwnerLine(each.name, dict(content))).decode()}\n"
 
 
 def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation: Conversation) -> bytes:

@@ -27,6 +27,7 @@ from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
 from chatmemory_django.models.columns import to_metadata
+from chatmemory_django.models.copies import of_owners
 from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import Bounds, is_in_memory
@@ -39,6 +40,7 @@ from chatmemory_django.operations.jsonl.lines import (
     JsonLinesError,
     MessageLine,
     NumberedRecord,
+    OwnerLine,
     read_records,
 )
 from chatmemory_django.operations.jsonl.paths import Branches
@@ -96,7 +98,8 @@ def import_lines(
         if all_or_none:
             stack.enter_context(writing(together))
             stack.enter_context(transaction.atomic(using=using))
-        for importing in _imports(lines, limits, owner_id=owner_id, trusted=trusted, rename=rename):
+        of_owner = partial(_restore, owner, using)
+        for importing in _imports(lines, limits, of_owner, owner_id=owner_id, trusted=trusted, rename=rename):
             conversation = importing.store(spool, together or uploads_in(using), using, skip_existing=skip_existing)
             if conversation is not None:
                 count += 1
@@ -114,7 +117,7 @@ def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None
     """
     memory_ids: list[str] = []
     known: set[str] = set()
-    for importing in _imports(lines, limits, rename=rename):
+    for importing in _imports(lines, limits, lambda number, line: None, rename=rename):
         deque(importing.rows(), maxlen=0)
         memory_id = importing.head.memory_id
         if memory_id in known and not rename:
@@ -124,14 +127,42 @@ def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None
     return memory_ids
 
 
-def _imports(lines: Iterable[str | bytes], limits: ImportLimits | None, **options: Any) -> Iterator[_Import]:
-    """Yield the conversations of *lines*; read the rows of each before asking for the next."""
+def _imports(
+    lines: Iterable[str | bytes],
+    limits: ImportLimits | None,
+    of_owner: Callable[[int, OwnerLine], object],
+    **options: Any,
+) -> Iterator[_Import]:
+    """
+    Yield the conversations of *lines*; read the rows of each before asking for the next. *of_owner* receives the lines
+    of what belongs to none, with their numbers.
+    """
     records = read_records(lines, limits)
     record = next(records, None)
     while record is not None:
+        if isinstance(record.content, OwnerLine):
+            if limits is not None:
+                raise JsonLinesError(record.number, f"{record.content.name!r} is imported by import_chatmemory alone.")
+            of_owner(record.number, record.content)
+            record = next(records, None)
+            continue
         importing = _Import(record, records, limits or ImportLimits(), **options)
         yield importing
         record = importing.following
+
+
+def _restore(owner: AbstractBaseUser | None, using: str, number: int, line: OwnerLine) -> None:
+    """Store what *line* has for *owner*."""
+    known = {each.name: each.load for each in of_owners}
+    load = known.get(line.name)
+    if load is None:
+        raise JsonLinesError(number, f"{line.name!r} is of an app that this site does not have.")
+    if owner is None:
+        raise JsonLinesError(number, f"{line.name!r} belongs to a user; name the owner.")
+    try:
+        load(owner, line.content, using)
+    except ValueError as exc:
+        raise JsonLinesError(number, str(exc)) from None
 
 
 class _Import:

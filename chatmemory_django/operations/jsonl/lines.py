@@ -75,6 +75,13 @@ class MessageLine(
     verbatim: str | None = None
 
 
+class OwnerLine(msgspec.Struct, frozen=True, tag_field="record", tag="of_owner", forbid_unknown_fields=True):
+    """The line of what an app keeps of the owner, and of no conversation; see ``copies.OfOwners``."""
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_TITLE_LENGTH)]
+    content: dict[str, Any]
+
+
 class ImportLimits(NamedTuple):
     """Limits for lines from untrusted users."""
 
@@ -120,10 +127,10 @@ class NumberedRecord(NamedTuple):
     """The number and the content of a line, or the error that makes it invalid."""
 
     number: int
-    content: Head | MessageLine | JsonLinesError
+    content: Head | MessageLine | OwnerLine | JsonLinesError
 
 
-_decoder = msgspec.json.Decoder(Head | MessageLine)
+_decoder = msgspec.json.Decoder(Head | MessageLine | OwnerLine)
 
 
 def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> Iterator[NumberedRecord]:

@@ -20,6 +20,7 @@ from chatmemory_django.chat.models import ModelCall
 from chatmemory_django.chat.page.conf import Page
 from chatmemory_django.contrib.encryption.conf import Encryption
 from chatmemory_django.contrib.files.conf import StorageOfFiles
+from chatmemory_django.contrib.notes.conf import Notes
 from chatmemory_django.memory import ChatMemory, MessageWindowChatMemory, SummarizingChatMemory, TokenWindowChatMemory
 from chatmemory_django.memory.turns import Turn
 from chatmemory_django.models import Conversation, ConversationQuerySet, Message, MessageQuerySet
@@ -49,7 +50,7 @@ def defaults_shown(name, page="settings.md"):
     pytest.fail(f"docs/{page} shows no CHATMEMORY with {name}.")
 
 
-SECTIONS = [conf.Rest, Chat, Encryption]
+SECTIONS = [conf.Rest, Chat, Encryption, Notes]
 ELSEWHERE = {Page: "chat-page.md"}
 """The sections that have a page of their own."""
 WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **StorageOfFiles.defaults()}

@@ -11,6 +11,7 @@ from django.db import connection
 from chatmemory_django import conf
 from chatmemory_django.chat.conf import Chat
 from chatmemory_django.contrib.files.conf import StorageOfFiles
+from chatmemory_django.contrib.notes.conf import Notes
 from tests.acceptance.docs.pages import DOCS
 
 LIMITS = re.findall(r"^\| .+ \| (.+) \| `(.+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE)
@@ -18,6 +19,7 @@ SECTIONS = {
     "CHATMEMORY": conf.General.defaults() | StorageOfFiles.defaults(),
     "REST": conf.Rest.defaults(),
     "CHAT": Chat.defaults(),
+    "NOTES": Notes.defaults(),
 }
 UNITS = {"KiB": 1024, "MiB": 1024 * 1024}
 
@@ -27,7 +29,7 @@ def number(shown: str) -> int:
 
 
 def in_force(where: str) -> int:
-    if setting := re.fullmatch(r'(CHATMEMORY|REST|CHAT)\["(\w+)"\]', where):
+    if setting := re.fullmatch(r'(CHATMEMORY|REST|CHAT|NOTES)\["(\w+)"\]', where):
         return SECTIONS[setting[1]][setting[2]]
     module, _, name = where.rpartition(".")
     return getattr(import_module(f"chatmemory_django.{module}"), name)

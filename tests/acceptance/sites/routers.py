@@ -5,6 +5,7 @@ IN_CHAT = {
     "chatmemory_chat",
     "chatmemory_files",
     "chatmemory_holds",
+    "chatmemory_notes",
     "chatmemory_records",
     "example_project",
 }

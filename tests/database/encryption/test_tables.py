@@ -56,6 +56,7 @@ SECRET = "Zwiebelkuchen am Donnerstag"
 QUESTION, ANSWER = UserMessage(SECRET), AiMessage(SECRET[::-1])
 
 ENCRYPTED = {
+    "chatmemory_notes.Note": {"text"},
     "chatmemory.Message": {"text", "payload", "verbatim"},
     "chatmemory.Conversation": {"title"},
     "chatmemory_chat.ToolApproval": {"asks", "reason"},

@@ -1,22 +1,25 @@
 """Guards: what is asked and answered only as they let it pass."""
 
 import asyncio
+import json
 import threading
 
 import pytest
+from django.test import RequestFactory
 from django.utils.translation import gettext_lazy
 
 from chatmemory_django.chat import assistant as assistants
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.guards import Guard, GuardRefusedError, Refuse, Retry, Rewrite
+from chatmemory_django.chat.http.asking import admission, is_next
 from chatmemory_django.chat.model import ChatResponse, PartialText, PartialToolCall, RateLimitError
 from chatmemory_django.chat.models import Run
-from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
+from chatmemory_django.messages import AiMessage, Image, ImageContent, NewMessage, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
-from tests.faces.chat.http.test_http import ann, asynchronous, bob, chat, chunks, no_throttle, text_of, user
+from tests.faces.chat.http.test_http import ann, asynchronous, bearer, bob, chat, chunks, no_throttle, text_of, user
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -102,6 +105,25 @@ class TestQuestions:
         assistant.chat("c", UserMessage([TextContent("See my secret"), image, TextContent("here")]))
 
         assert assistant.model.sent == [[UserMessage([TextContent("Look."), image])]]
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("blank", ["", " \n", UserMessage(" "), UserMessage([TextContent(""), TextContent("\t")])])
+    def test_one_that_is_rewritten_to_a_blank_text_is_refused(self, way, blank):
+        model = ScriptedModel("Hello.")
+
+        with pytest.raises(GuardRefusedError, match="has rewritten the question to a blank text"):
+            ask(Assistant(model, input_guards=[lambda question: Rewrite(blank)]), way, "Dirty.")
+
+        assert model.sent == []
+        assert not Message.objects.exists()
+
+    def test_files_are_asked_without_a_text_that_is_blank_then(self):
+        model, image = ScriptedModel("Hello."), ImageContent(Image(url="https://example.com/a.png"))
+        message = UserMessage([TextContent("Dirty."), image])
+
+        Assistant(model, input_guards=[lambda question: Rewrite("")]).chat("c", message)
+
+        assert model.sent == [[UserMessage([image])]]
 
     def test_one_that_was_rewritten_and_is_sent_again_is_answered_once(self):
         assistant = Assistant(ScriptedModel("One.", "Two."), input_guards=[lambda question: Rewrite("Clean.")])
@@ -406,6 +428,15 @@ class TestOverHttp:
         await client.regenerate()
 
         assert await client.texts() == ["Be kind. Hi.", "One."]
+
+    @pytest.mark.parametrize(("text", "is_another"), [("Dirty.", False), ("Clean.", False), ("Another.", True)])
+    def test_a_question_that_was_rewritten_is_the_same_one_while_it_is_answered(self, chat, ann, text, is_another):
+        chat("One.", input_guards=[lambda question: Rewrite(question.single_text.replace("Dirty", "Clean"))])
+        get_chat_memory(f"{ann.pk}:c", owner=ann).add(NewMessage(UserMessage("Clean."), client_message_id="u1"))
+        body = json.dumps({"id": "c", "messages": [user(text, "u1")]})
+        request = RequestFactory().post("/", body, content_type="application/json", headers=bearer(ann))
+
+        assert is_next(admission(request), request) is is_another
 
     @asynchronous
     async def test_a_refused_answer_is_the_error_of_the_stream(self, chat):
