@@ -56,7 +56,7 @@ from chatmemory_django.chat.model import (
 )
 from chatmemory_django.chat.orders import carried_on
 from chatmemory_django.chat.people.answering import state_of
-from chatmemory_django.chat.people.watching import Watching, stored, watched
+from chatmemory_django.chat.people.watching import stored, watched
 from chatmemory_django.chat.runs.answer import PING, Answer, InterruptedAnswerError
 from chatmemory_django.chat.runs.answers import Seat, TooManyError, answers
 from chatmemory_django.chat.runs.leases import BusyError, HandedOverError, OtherAssistantError
@@ -307,10 +307,11 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
     person answers, stream who it is and what is new, behind the message ``?after=``, until the assistant does again:
     to the owner, and to staff who may answer there.
     """
-    pieces = await following(request, chat_id)
+    user, memory_id = await in_thread_in_turn(entered, request, chat_id)
+    pieces = await _following(request, user, memory_id)
     if pieces is not None:
         return await streamed(request, pieces)
-    pieces = await _watching(request, chat_id)
+    pieces = await _watching(request, chat_id, user, memory_id)
     if pieces is None:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
     response = await streamed(request, pieces)
@@ -322,7 +323,8 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 @private
 async def stop(request: HttpRequest, chat_id: str) -> HttpResponse:
     """Stop the answer in progress, if there is one. What was generated of it is stored as the answer."""
-    maker = await _maker(request, chat_id)
+    user, memory_id = await in_thread_in_turn(entered, request, chat_id)
+    maker = await answers().find(memory_id, str(user.pk))
     if maker is not None:
         await answers().stop(maker, partial(carried_on, maker, request))
     return JsonResponse({"stopped": maker is not None})
@@ -367,21 +369,23 @@ async def newest(request: HttpRequest, chat_id: str, root: str) -> ListedMessage
 
 async def following(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:
     """Return the events of the answer in progress, if any, from its beginning; it goes on if nobody works on it."""
-    maker = await _maker(request, chat_id)
+    return await _following(request, *await in_thread_in_turn(entered, request, chat_id))
+
+
+async def _following(request: HttpRequest, user: AbstractBaseUser, memory_id: str) -> AsyncGenerator[str, None] | None:
+    maker = await answers().find(memory_id, str(user.pk))
     if maker is None:
         return None
     work = None if chat_settings().has_workers else partial(carried_on, maker, request)
     return _with_end(answers().listen(maker, work))
 
 
-async def _watching(request: HttpRequest, chat_id: str) -> AsyncGenerator[str, None] | None:
+async def _watching(
+    request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str
+) -> AsyncGenerator[str, None] | None:
     if not isinstance(request, ASGIRequest):  # under WSGI, the stream would be sent at its end
         return None
-
-    def found() -> Watching | None:
-        return watchable(request, chat_id, *entered(request, chat_id))
-
-    watching = await in_thread(found)
+    watching = await in_thread(watchable, request, chat_id, user, memory_id)
     return None if watching is None else watched(watching.look)
 
 
@@ -390,11 +394,6 @@ async def streamed(
 ) -> HttpResponse | StreamingHttpResponse:
     """Return the response that streams *pieces* in *protocol*, by default in a *seat* of its own."""
     return await _stream(request, pieces, seat or seat_of(request), protocol)
-
-
-async def _maker(request: HttpRequest, chat_id: str) -> Maker | None:
-    user, memory_id = await in_thread_in_turn(entered, request, chat_id)
-    return await answers().find(memory_id, str(user.pk))
 
 
 def _messages(

@@ -147,7 +147,7 @@ class TestAddresses:
 
         assert given(html)["addresses"]["page"] == "/app/help/talk/"
 
-    def test_a_check_names_what_the_urls_lack(self, client, settings):
+    def test_W092_the_urls_lack_what_the_page_asks(self, client, settings):
         assert checks.check_urls() == []
         settings.ROOT_URLCONF = HALF
 
@@ -293,22 +293,28 @@ class TestParts:
 
 class TestSettings:
     @pytest.mark.parametrize(
-        ("page", "found"),
-        [
-            ({}, []),
-            ({"BASE": "base.html", "MEMORY": False, "MODELS": {"a": translation.gettext_lazy("Chat")}}, []),
-            ({"BASE": None}, ["chatmemory.E092"]),
-            ({"MEMORY": 1}, ["chatmemory.E092"]),
-            ({"MODELS": ["gpt-5"]}, ["chatmemory.E092"]),
-            ({"ASSISTANTS": {1: "One"}}, ["chatmemory.E092"]),
-            ({"BASES": "base.html"}, ["chatmemory.W091"]),
-            ([], ["chatmemory.E091"]),
-        ],
+        "page", [{}, {"BASE": "base.html", "MEMORY": False, "MODELS": {"a": translation.gettext_lazy("Chat")}}]
     )
-    def test_wrong_values_are_reported(self, settings, page, found):
+    def test_right_values_are_not_reported(self, settings, page):
         settings.CHATMEMORY = {"PAGE": page}
 
-        assert [each.id for each in checks.check_page()] == found
+        assert checks.check_page() == []
+
+    def test_E091_the_settings_of_the_page_are_no_dict(self, settings):
+        settings.CHATMEMORY = {"PAGE": []}
+
+        assert [each.id for each in checks.check_page()] == ["chatmemory.E091"]
+
+    @pytest.mark.parametrize("page", [{"BASE": None}, {"MEMORY": 1}, {"MODELS": ["gpt-5"]}, {"ASSISTANTS": {1: "One"}}])
+    def test_E092_a_value_has_another_type(self, settings, page):
+        settings.CHATMEMORY = {"PAGE": page}
+
+        assert [each.id for each in checks.check_page()] == ["chatmemory.E092"]
+
+    def test_W091_a_setting_of_the_page_is_unknown(self, settings):
+        settings.CHATMEMORY = {"PAGE": {"BASES": "base.html"}}
+
+        assert [each.id for each in checks.check_page()] == ["chatmemory.W091"]
 
     def test_the_page_extends_the_template_of_the_site(self, client, plain, ann, tmp_path):
         (tmp_path / "shop.html").write_text(
