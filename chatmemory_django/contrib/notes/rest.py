@@ -124,7 +124,7 @@ class NoteViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
             raise exceptions.NotFound
         return Response(status=HTTPStatus.NO_CONTENT)
 
-    @extend_schema(responses={204: None})
+    @extend_schema("notes_bulk_destroy", responses={204: None})
     def bulk_destroy(self, request: Request) -> Response:
         """Delete all notes about the user."""
         drop(_user(request))
