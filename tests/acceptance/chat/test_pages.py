@@ -210,13 +210,14 @@ class TestTexts:
         from chatmemory_django.chat.page.texts import TEXTS
 
         scripts = "".join(path.read_text() for path in (PAGE / "static/chatmemory_page").glob("*.js"))
-        literal = set(re.findall(r'"([a-z_]+)"', scripts))
+        literal = set(re.findall(r'"([a-z0-9_]+)"', scripts))
 
         assert {name for name in re.findall(r'\btext\("(\w+)"', scripts) if name not in TEXTS} == set()
         made = {"kind_user", "kind_ai", "kind_tool", "kind_system", "kind_summary", "kind_custom"}
-        made |= {"window_of_messages", "window_of_tokens"}
+        made |= {"window_of_messages", "window_of_tokens", "nothing_with_all", "nothing_with_any"}
+        made |= {"sent_count_and_summary", "would_be_sent_and_summary"}
         reasons = {"in_window", "pinned", "summary", "refilled", "does_not_fit", "before_first_user", "unpaired_tool",
-                   "evicted", "cleared", "summarized", "superseded", "off_path"}  # fmt: skip
+                   "evicted", "cleared", "summarized", "superseded", "off_path", "waits"}  # fmt: skip
         made |= {f"about_{each}" for each in reasons}
         assert set(TEXTS) - literal - made - reasons == set()
         assert made | reasons <= set(TEXTS)

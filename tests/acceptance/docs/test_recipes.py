@@ -494,10 +494,11 @@ class TestReact:
         assert len(parts) == 2
         assert all(part.strip() in script for part in parts)
 
-    def test_the_urls_are_those_of_the_example(self):
+    def test_the_urls_are_those_of_the_chat_page(self):
         [line] = [each for each in blocks_of("recipes/react.md")[0].splitlines() if each.startswith("urlpatterns")]
+        chat = re.search(r'include\("([\w.]+)"\)', re.search(r'path\("api/chat", .*\)\)', line)[0])[1]
 
-        assert re.search(r'path\("api/chat", .*\)\)', line)[0] in (ROOT / "example_project" / "urls.py").read_text()
+        assert f'path("api/chat", include("{chat}"' in (ROOT / "chatmemory_django/chat/page/urls.py").read_text()
 
 
 @pytest.mark.django_db
