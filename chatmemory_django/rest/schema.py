@@ -47,6 +47,7 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "memory_id": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^/]+$"},
     "sequence": {"type": "integer", "minimum": 1},
     "index": {"type": "integer", "minimum": 0},
+    "number": {"type": "integer", "minimum": 1},
 }
 MOVES = frozenset({"/memory/rewind/", "/memory/switch/", "/memory/pop/"})
 """The paths after the memory id of operations on branches."""
@@ -164,10 +165,10 @@ class Schema(AutoSchema):
     def _problems(self) -> Iterator[HTTPStatus]:
         yield from (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         yield from (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR)
-        if "{memory_id}" in self.path:
+        if "{" in self.path:
             yield HTTPStatus.NOT_FOUND
-            if self.method != "GET":
-                yield HTTPStatus.PRECONDITION_FAILED
+        if "{memory_id}" in self.path and self.method != "GET":
+            yield HTTPStatus.PRECONDITION_FAILED
         if self.method in {"POST", "PUT", "PATCH"}:
             yield from (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
             yield HTTPStatus.LENGTH_REQUIRED

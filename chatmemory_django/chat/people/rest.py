@@ -118,6 +118,7 @@ class NewAnswerSerializer(Strict, serializers.Serializer[Any]):
     text = TextField(help_text="It is shown as yours.")
     client_message_id = TextField(
         required=False,
+        min_length=1,
         max_length=MAX_CLIENT_MESSAGE_ID_LENGTH,
         help_text="With the same id once more, nothing is stored.",
     )
@@ -192,7 +193,7 @@ class PeopleViewSet(ConversationViewSet):
                 self.log(conversation, str(admin_log.HANDED_OVER))
             return _person(conversation)
 
-    @extend_schema(request=None, responses=PersonSerializer)
+    @extend_schema(request=None, responses={200: PersonSerializer})
     def give_back(self, request: Request, memory_id: str) -> Response:
         """Let the assistant answer again. Repeating the request changes nothing."""
         with self.changing("answer", check=False) as conversation:

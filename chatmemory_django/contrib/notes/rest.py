@@ -77,6 +77,7 @@ class NoteViewSet(ViewSetMixin, ListModelMixin, ChatMemoryView):
     serializer_class: Any = NoteSerializer
     pagination_class = BoundedCursorPagination
     ordering = ("number",)
+    ordering_fields = ("number",)
     lookup_field = "number"
     request_serializers = {"create": NoteTextSerializer, "partial_update": NoteTextSerializer}  # noqa: RUF012
 
@@ -162,6 +163,7 @@ def _user(request: Request) -> AbstractBaseUser:
 
 def _number(text: str) -> int:
     """Return the number in a path; 404 if no note can have it."""
-    if (number := int(text)) > MAX_INTEGER:
+    # Checked here and not in the URL pattern, whose 404 would be the site's HTML page.
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_INTEGER):
         raise exceptions.NotFound
-    return number
+    return int(text)

@@ -14,6 +14,6 @@ BOOK: dict[str, Any] = {"get": "retrieve", "patch": "partial_update"}
 
 urlpatterns = [
     re_path(r"^notes/?$", NoteViewSet.as_view(ALL), name="notes"),
-    re_path(r"^notes/(?P<number>[0-9]{1,18})/?$", NoteViewSet.as_view(ONE), name="note"),
+    re_path(r"^notes/(?P<number>[^/]+)/?$", NoteViewSet.as_view(ONE), name="note"),
     re_path(r"^notebook/?$", NotebookViewSet.as_view(BOOK), name="notebook"),
 ]
