@@ -166,11 +166,11 @@ class TestUsage:
 
     def test_its_pages_are_complete_whatever_is_called_in_the_meantime(self, api, calls, settings):
         settings.CHATMEMORY["REST"]["MAX_PAGE_SIZE"] = 1
-        found, url = [], f"{USAGE}?by=conversation&limit=1000"
+        found, url = [], f"{USAGE}?by=conversation&page_size=1000"
         while url:
             page = api.get(url).json()
             found += [row["key"] for row in page["results"]]
-            assert len(page["results"]) == page["limit"] == 1
+            assert len(page["results"]) == page["page_size"] == 1
             new = Conversation.objects.create()
             ModelCall.objects.create(
                 owner=Conversation.objects.get(memory_id="c").owner,

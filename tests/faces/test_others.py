@@ -74,6 +74,12 @@ REST = [
     Row("post", "conversations/…/fork/", 404, 201, {}),
     Row("get", "conversations/…/export/", 404, 200),
     Row("get", "conversations/…/approvals/", 404, 200),
+    Row("put", "conversations/…/approvals/0/person/", 404, 404),
+    Row("put", "conversations/…/person/", 404, 403, {}),
+    Row("delete", "conversations/…/person/", 404, 403),
+    Row("post", "conversations/…/answers/", 404, 403, {"text": "Yes."}),
+    Row("post", "conversations/…/messages/1/pin/", 404, 200),
+    Row("delete", "conversations/…/messages/1/pin/", 404, 200),
     Row("get", "conversations/", 200, 200),
     Row("get", f"conversations/?search={SECRET}", 200, 200),
     Row("get", "conversations/?owner=*", 200, 200),
@@ -96,6 +102,7 @@ CHAT = [
     Row("get", "/…/stream", 204, 204),
     Row("post", "/…/stop", 200, 200, {}),
     Row("get", "/…/files/1/0", 404, 200),
+    Row("post", "/…/rating", 404, 404, {"messageId": "none", "rating": 1}),
 ]
 MCP = [
     Row("read_conversation", "…", 200, 200),  # the error is in the body

@@ -276,7 +276,8 @@ class TestTools:
     def test_a_result_on_a_newer_page_is_a_link(self, reader, django_assert_num_queries):
         talk = self.talk_with_results_behind(PAGE, before=PAGE)
 
-        with django_assert_num_queries(7 + 2):  # The calls of the page as a whole, and the messages after it.
+        # The calls of the page as a whole, the messages after it, and whether any call waits for somebody.
+        with django_assert_num_queries(7 + 3):
             html = shown(reader, talk, after=0)
 
         result = page("message", talk.pk, PAGE + 2)

@@ -30,7 +30,8 @@ def test_the_page_of_an_action_on_several_conversations_has_a_title(support, tal
 
     assert "<h1>Conversations</h1>" in html
     crumbs = re.search(r'<(?:ol|div) class="breadcrumbs">.*?</(?:ol|div)>', html, re.DOTALL).group()
-    assert re.sub(r"<[^>]+>", " ", crumbs).split()[-4:] == ["memory", "Conversations", "Clear", "memory"]
+    words = re.sub(r"<[^>]+>", " ", crumbs).replace("&rsaquo;", " ").split()  # until Django 6.1, between two of them
+    assert words[-4:] == ["memory", "Conversations", "Clear", "memory"]
 
 
 def test_an_empty_log_has_the_reason(support, talk):

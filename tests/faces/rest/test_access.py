@@ -87,6 +87,12 @@ MATRIX = [
     ),
     ("usage/", "get", None, {200: EVERYBODY}),
     ("storage/", "get", None, {200: EVERYBODY}),
+    ("queue/", "get", None, {200: SEE - OWNER, 403: EVERYBODY - SEE | OWNER}),
+    ("conversations/c/person/", "put", {}, {200: ALL, 403: SEE - ALL}),
+    ("conversations/c/person/", "delete", None, {200: ALL, 403: SEE - ALL}),
+    ("conversations/c/answers/", "post", {"text": "Yes."}, {201: ALL, 403: SEE - ALL}),
+    ("conversations/c/approvals/0/person/", "put", None, {}),  # there is none
+    ("conversations/c/approvals/0/person/", "delete", None, {}),
 ]  # fmt: skip
 VERBS = ("get", "post", "put", "patch", "delete", "trace")
 PATHS = sorted({row[0].partition("?")[0] for row in MATRIX})

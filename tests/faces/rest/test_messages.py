@@ -146,6 +146,7 @@ class TestOneMessage:
             "in_memory": False,
             "on_path": True,
             "place": None,
+            "is_pinned": False,
             "token_count": 7,
             "client_message_id": "m",
             "metadata": {"a": 1},

@@ -646,8 +646,8 @@ class TestUsage:
             ModelCall.objects.all(), "model", since=now() - timedelta(days=9), until=now() + MINUTE, limit=9
         )
 
-        assert first == ("m", 2, 1, 0, 2, 20, 0, 0, 0, 2, 0, None)
-        assert second == ("n", 2, 0, 1, 1, 10, 4, 3, 2, 1, 1, Decimal("0.5"))
+        assert first == ("m", 2, 0, 0, 2, 20, 0, 0, 0, 2, 0, None)
+        assert second == ("n", 2, 1, 1, 1, 10, 4, 3, 2, 1, 1, Decimal("0.5"))
 
     @pytest.mark.parametrize("by", BY)
     def test_it_is_bounded_in_time_and_in_rows(self, by):

@@ -147,8 +147,8 @@ def test_menu_list_and_page_are_named_alike(client, viewer):
     page = shown(client)
 
     crumbs = re.search(r'<(?:ol|div) class="breadcrumbs">.*?</(?:ol|div)>', page, re.DOTALL).group()
-    texts = [each.strip() for each in re.findall(r">([^<>]+)<", crumbs) if each.strip(" \n&rsaquo;")]
-    assert [each for each in texts if each != "&rsaquo;"] == ["Home", "Chat", "Model calls", "Usage"]
+    words = re.sub(r"<[^>]+>", " ", crumbs).replace("&rsaquo;", " ").split()  # until Django 6.1, between two of them
+    assert words == ["Home", "Chat", "Model", "calls", "Usage"]
     assert f'href="{LIST}"' in crumbs
     if django.VERSION >= (6, 1):
         assert crumbs.startswith("<ol")
