@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from django.utils.translation import gettext as _
 
 from chatmemory_django.chat.answers.ui_steps import Chunk
-from chatmemory_django.chat.answers.ui_stream import decoded, encode
-from chatmemory_django.chat.runs.answer import PING
+from chatmemory_django.chat.http.rewriting import rewritten
 from chatmemory_django.chat.ui_messages.writing import WAITS_FOR_OTHERS
 from chatmemory_django.contrib.ag_ui.inputs import PART, shown_call_id
 
@@ -50,14 +48,9 @@ class RunEvents:
         """... and the errors of those that cannot have run."""
         self._interrupts: list[Event] = []
 
-    async def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         """Yield *pieces* of the AI SDK's stream as this protocol has them."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                if piece == PING:
-                    yield piece
-                elif events := [event for chunk in decoded(piece) for event in self.of(chunk)]:
-                    yield "".join(map(encode, events))
+        return rewritten(pieces, self.of)
 
     def of(self, chunk: Chunk) -> list[Event]:
         """Return the events that have the same meaning as *chunk*."""

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from chatmemory_django.chat.answers.ui_steps import Chunk
-from chatmemory_django.chat.answers.ui_stream import DONE, decoded, encode
+from chatmemory_django.chat.answers.ui_stream import DONE, decoded
 from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
-from chatmemory_django.chat.runs.answer import PING
+from chatmemory_django.chat.http.rewriting import rewritten
 from chatmemory_django.chat.wishes import Wishes
 from chatmemory_django.contrib.openai_api.chunks import REASONS, AnswerSoFar
 from chatmemory_django.contrib.openai_api.wishes import wishes_of
@@ -74,12 +74,9 @@ class CompletionEvents:
 
     async def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         """Yield *pieces* of the AI SDK's stream as this protocol has them."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                if piece == PING:
-                    yield piece
-                elif events := [event for chunk in decoded(piece) for event in self.of(chunk)]:
-                    yield "".join(map(encode, events))
+        async with aclosing(rewritten(pieces, self.of)) as events:
+            async for piece in events:
+                yield piece
         yield DONE
 
     def of(self, chunk: Chunk) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from chatmemory_django.chat.answers.ui_steps import Chunk
 from chatmemory_django.chat.answers.ui_stream import decoded, encode
 from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
-from chatmemory_django.chat.runs.answer import PING
+from chatmemory_django.chat.http.rewriting import rewritten
 from chatmemory_django.chat.wishes import NONE, Wishes
 from chatmemory_django.contrib.openai_api.chunks import AnswerSoFar, OpenCall
 from chatmemory_django.contrib.openai_api.wishes import wishes_of
@@ -111,14 +110,9 @@ class ResponseEvents:
         self._status = "in_progress"
         self._is_item_open = False
 
-    async def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         """Yield *pieces* of the AI SDK's stream as this protocol has them."""
-        async with aclosing(pieces):
-            async for piece in pieces:
-                if piece == PING:
-                    yield piece
-                elif events := [event for chunk in decoded(piece) for event in self.of(chunk)]:
-                    yield "".join(f"event: {each['type']}\n{encode(each)}" for each in events)
+        return rewritten(pieces, self.of, lambda event: f"event: {event['type']}\n{encode(event)}")
 
     def of(self, chunk: Chunk) -> list[Event]:
         """Return the events that have the same meaning as *chunk*."""
