@@ -20,7 +20,7 @@ skip a session whose Python is missing, and succeed.
 """
 
 VERSIONS = [
-    nox.param("3.11", ["django~=5.2.0", "msgspec==0.20.0"], id="oldest"),
+    nox.param("3.11", ["django~=5.2.0", "msgspec==0.21.0"], id="oldest"),
     nox.param("3.12", ["django~=6.0.0"], id="middle"),
     nox.param("3.13", [NEWEST], id="newest"),
 ]
@@ -38,9 +38,10 @@ DATABASES = [
 FORGE = {
     "dependabot": [".github/dependabot.yml"],
     "github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"],
+    "readthedocs": [".readthedocs.yaml"],
     "github-workflows": [str(path) for path in Path(".github/workflows").iterdir()],
 }
-"""The files that a public forge reads, by their schemas."""
+"""The files that a public forge and a host of documentation read, by their schemas."""
 
 DEV = nox.project.dependency_groups(PROJECT, "dev")
 
@@ -107,7 +108,7 @@ def zoo(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation in build/docs, with warnings as errors, and check its links."""
-    session.install("-e", ".[demo]", *nox.project.dependency_groups(PROJECT, "adapters", "docs"), NEWEST)
+    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, "docs"), NEWEST)
     session.run(".ci/docs", "build/docs", external=True)
 
 

@@ -248,7 +248,8 @@ def bouncing() -> Iterator[int]:
     """Yield the port of a PgBouncer in front of PostgreSQL."""
     from django.conf import settings
 
-    from benchmarks.soak.servers import binary, free_port, give, process, wait_for
+    from benchmarks.soak.servers import binary, give, process, wait_for
+    from tests.ports import free_port
 
     given = settings.DATABASES["postgresql"]
     port = free_port()

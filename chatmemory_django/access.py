@@ -10,17 +10,22 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from django.apps import apps
+from django.contrib.auth.signals import user_logged_in, user_login_failed
 from django.core.cache import cache
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
+from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.module_loading import import_string
 
 from chatmemory_django import conf
 from chatmemory_django.core.limits import is_uuid, memory_key
 from chatmemory_django.messages import ChatMessage, MessageType
-from chatmemory_django.models import Conversation, message_codec, stored_size
+from chatmemory_django.models import Conversation, ConversationQuerySet, message_codec, stored_size
 from chatmemory_django.models.columns import to_columns
+from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.security import SecurityEvent, address_of, report
 
 if TYPE_CHECKING:
@@ -81,6 +86,10 @@ class NotAllowedError(Exception):
     def too_often(cls, seconds: int, what: str = "Too many requests") -> Self:
         """Return the refusal of a client that may try again after so many *seconds*."""
         return cls(429, f"{what}; wait {seconds} seconds.", **{"Retry-After": str(seconds)})
+
+    def response(self) -> HttpResponse:
+        """Return the refusal as a short text."""
+        return HttpResponse(str(self), "text/plain; charset=utf-8", self.status, headers=self.headers)
 
 
 class WrongCredentialsError(NotAllowedError):
@@ -199,7 +208,7 @@ class AccessPolicy:
     def conversations(self, request: HttpRequest, verb: Verb) -> QuerySet[Conversation]:
         """
         Return the conversations to which the user may do *verb*: by default, the user's own, or all for staff with the
-        permission. Those that the user may not view are 404.
+        permission. Those that the user may not view are 404. To "answer", ``sees_everybody`` is asked besides.
         """
         if self.sees_everybody(request, verb):
             return Conversation.objects.all()
@@ -350,6 +359,23 @@ class AccessPolicy:
         return bool(getattr(user, "is_staff", False)) and user.has_perm(f"{app}.{permission}")
 
 
+def permitted(policy: AccessPolicy, request: HttpRequest, verb: Verb) -> ConversationQuerySet:
+    """
+    Return the conversations to which the user may do *verb* by *policy*, once each, and none whose time has passed.
+
+    To answer in, there are none for users who are not staff that may: a policy that returns the same conversations for
+    each verb means what their owners do.
+    """
+    if verb == "answer" and not policy.sees_everybody(request, verb):
+        return Conversation.objects.none()
+    rows: Any = policy.conversations(request, verb).filter(unexpired(timezone.now()))
+    joined = sum(count > 0 for count in rows.query.alias_refcount.values())  # 0 for joins that turned out unnecessary
+    if rows.query.distinct or joined > 1:
+        # A join may duplicate conversations, and DISTINCT rows can be neither locked nor deleted.
+        return Conversation.objects.filter(pk__in=rows.order_by().values("pk"))
+    return rows  # type: ignore[no-any-return]
+
+
 def access_policy() -> AccessPolicy:
     """Return an instance of the policy in the settings."""
     policy: AccessPolicy = import_string(conf.general().ACCESS_POLICY)()
@@ -403,6 +429,37 @@ def count_wrong_credentials(request: HttpRequest, account: str = "") -> int:
     if account:  # one of 16 counts, so that made-up names neither fill the cache nor evade the rate
         name += f"_{sha256(account.encode('utf-8', 'surrogatepass')).hexdigest()[:1]}"
     return seconds_to_wait(name, conf.rest().THROTTLE_RATES.get("sign_in"))
+
+
+class WrongPasswordsMiddleware(MiddlewareMixin):
+    """
+    Middleware that answers a wrong password with 429 beyond the rate ``sign_in``, in every view of the site.
+
+    It counts as ``count_wrong_credentials`` does, and the right password passes at any time.
+    """
+
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(get_response)
+        user_login_failed.connect(_count_wrong_password)
+        user_logged_in.connect(_let_pass)
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """See Django's middleware."""
+        refusal: NotAllowedError | None = getattr(request, "wrong_password", None)
+        return refusal.response() if refusal else response
+
+
+def _count_wrong_password(request: Any = None, credentials: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+    if request is not None:
+        request = getattr(request, "_request", request)  # Django's own, behind DRF's
+        if wait := count_wrong_credentials(request, str((credentials or {}).get("username", ""))):
+            request.wrong_password = NotAllowedError.too_often(wait, "Too many failed attempts")
+
+
+def _let_pass(request: Any = None, **kwargs: Any) -> None:
+    """Take the refusal back for a view that has signed the user in after another attempt, by an address perhaps."""
+    if request is not None:
+        getattr(request, "_request", request).wrong_password = None
 
 
 def parsed_rate(rate: str) -> tuple[int, int]:

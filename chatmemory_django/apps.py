@@ -40,6 +40,7 @@ class ChatMemoryConfig(AppConfig):
         register(checks.check_databases)
         register(checks.check_engines, Tags.database)
         register(checks.check_mariadb, Tags.database)
+        register(checks.check_tables, Tags.database)
         register(deployment.check_deployment, Tags.security, deploy=True)
         encodings.network_allowed = lambda: conf.general().ALLOW_NETWORK
 

@@ -10,9 +10,12 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004  # Django's name for it
 from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Model
 
 from chatmemory_django import conf
 from chatmemory_django.db.engines import TRIED, Dialect, dialect
+from chatmemory_django.db.tables import has_table, lacking
 from chatmemory_django.memory import ChatMemory, TokenWindowChatMemory
 from chatmemory_django.models import Conversation
 from chatmemory_django.provider import MemoryConfiguration
@@ -72,6 +75,37 @@ def check_engines(*, databases: Sequence[str] | None = None, **kwargs: Any) -> l
         for alias in databases or ()
         if router.allow_migrate_model(alias, Conversation) and connections[alias].display_name not in TRIED
     ]
+
+
+def check_tables(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that those *databases* that have tables of this package have all that the code reads."""
+    return [
+        found
+        for alias in databases or ()
+        if any(has_table(model, alias) for model in _models(alias))  # else the first ``migrate`` would warn
+        for found in unlike(alias)
+    ]
+
+
+def unlike(alias: str) -> Iterator[CheckMessage]:
+    """Yield what the database *alias* lacks of the tables that routers have there: one message, or none."""
+    if not (lacks := list(lacking(models := _models(alias), alias))):
+        return
+    names = ", ".join(lacks[:SHOWN]) + (f" and {len(lacks) - SHOWN:,} more" if len(lacks) > SHOWN else "")
+    text = f"The tables in DATABASES[{alias!r}] and the code do not belong together: they lack {names}"
+    executor = MigrationExecutor(connections[alias])
+    pending = {each.app_label for each, _ in executor.migration_plan(executor.loader.graph.leaf_nodes())}
+    if pending & {model._meta.app_label for model in models}:
+        hint = f"Run manage.py migrate --database {alias}."
+        yield Warning(f"{text}, which a migration makes.", hint=hint, id="chatmemory.W008")
+    else:
+        hint = "Another version made these tables: see 'Tables of another version' on the page on upgrading."
+        yield Error(f"{text}, which no migration makes.", hint=hint, id="chatmemory.E015")
+
+
+def _models(alias: str) -> list[type[Model]]:
+    ours = (model for model in apps.get_models() if model.__module__.startswith("chatmemory_django."))
+    return [model for model in ours if model._meta.can_migrate(alias) and router.allow_migrate_model(alias, model)]
 
 
 def check_mariadb(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:

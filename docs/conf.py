@@ -1,7 +1,6 @@
 """Configuration of Sphinx: python -m sphinx -W --keep-going -b html docs OUT."""  # noqa: INP001
 
 import ast
-import os
 import re
 import sys
 from importlib import import_module
@@ -9,18 +8,34 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 import django
+from django.conf import settings
 from docutils.nodes import Element, Text
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import _MockObject, mock
+from sphinx.util import inspect
 from sphinx.util.typing import stringify_annotation
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-os.environ.setdefault("DEBUG", "1")
-os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
-django.setup()  # the reference imports models
-# autodoc imports with TYPE_CHECKING set; what is imported before, such as LangChain, is not affected.
-for framework in ("langchain", "llama_index", "openai_agents", "pydantic_ai"):
-    import_module(f"chatmemory_django.contrib.adapters.{framework}")
+settings.configure(
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "rest_framework",
+        *(f"chatmemory_django{app}" for app in ("", ".chat", ".contrib.adapters.records", ".contrib.notes")),
+    ],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}},
+)
+
+# The frameworks and services of optional features. The documentation is built without them.
+autodoc_mock_imports = [
+    *("agents", "cryptography", "langchain_core", "llama_index", "mcp", "mcp_types", "openai", "opentelemetry"),
+    *("pydantic_ai", "redis"),
+]
+with mock(autodoc_mock_imports):
+    django.setup()  # the reference imports models
 
 # Types with a name of their own in the source. When annotations are evaluated, the name is lost.
 _ALIASES = {
@@ -88,6 +103,9 @@ def write_signature(
     """Return a signature as a person would write it, which Sphinx can parse and so link to its types."""
     if signature is None:
         return None, returned
+    if what == "class" and getattr(obj, "__new__", None) is _MockObject.__new__:  # its base is not installed
+        own = inspect.signature(obj.__init__, bound_method=True)
+        signature = inspect.stringify_signature(own, unqualified_typehints=True)
     written = _readable(signature)
     tree = ast.parse(f"def function{written}: ...")
     [parameters] = (each for each in ast.walk(tree) if isinstance(each, ast.arguments))

@@ -25,6 +25,9 @@ from chatmemory_django.messages import (
 NEAR = 128
 """How many messages before and after a message are searched for the calls or results that belong to it."""
 
+MOST_PINS = 20
+"""How many messages can be pinned."""
+
 MOST_AT_ONCE = 256
 """How many messages one summary covers at most."""
 
@@ -121,6 +124,10 @@ class Oracle:
         """The limit that evicted last, and what it is a number of."""
         self.cleared: set[int] = set()
         """The results in whose place the memory has a marker; they keep their text."""
+        self.pins: set[int] = set()
+        """The messages that stay in the memory while they are on the path, ..."""
+        self.aside: set[int] = set()
+        """... and those of them that do not fit what is seen of it now."""
         self.kept_out = 0
         """The last message that was evicted on purpose, or left out of a memory that was set."""
 
@@ -134,11 +141,13 @@ class Oracle:
     # What is there
 
     def memory(self) -> list[int]:
-        """Return the memory: the system message that leads, the summary, and the rest."""
-        return [*self._lead(), *self._present(self.summary), *self._rest()]
+        """Return the memory: the system message that leads, the summary, pins that left the window, and the rest."""
+        outside = self._outside()
+        lead = self._lead() if self.pinned is not None or not outside else []
+        return [*lead, *self._present(self.summary), *outside, *(self._rest() if lead else self.window)]
 
     def memory_messages(self) -> list[ChatMessage]:
-        return [self.remembered(each) for each in self.memory()]
+        return [self.remembered(each) for each in self.memory() if each not in self.aside]
 
     def remembered(self, sequence: int) -> ChatMessage:
         """Return what the memory has of a message: of a result that is cleared, a marker."""
@@ -240,7 +249,9 @@ class Oracle:
         before = twin.copy()
         room = window if evicts else window._replace(limit=sys.maxsize, evict_to=None)
         sequences = twin._append(messages, window, room, after, completes, repeats=repeats, archived=archived)
-        if vars(twin) != vars(before) and (twin.next != before.next or not window.is_cold or completes):
+        twin.aside = set()
+        is_cold = window.is_cold and after is None  # a pause is none for what goes on elsewhere
+        if vars(twin) != vars(before) and (twin.next != before.next or not is_cold or completes):
             self._become(twin)
         return sequences
 
@@ -267,9 +278,9 @@ class Oracle:
             if completes and after in self.cuts:  # what was set aside counts from now on
                 self.cuts[after] = min(self.cuts[after], completes[0])
             for each in completes:
-                self.head = each
                 if self._same_system(self.messages[each], window) is None:
                     self._receive(each, room)
+                self.head = each
         sequences = []
         for message in messages:
             same = None if archived else self._same_system(message, window)
@@ -288,9 +299,11 @@ class Oracle:
         """Add *messages*, with which *turn* ends, and before them, one by one, all that was added since it began."""
         since = [each for each in self.window if each >= min(turn)]
         self.window = self.window[: len(self.window) - len(since)]
+        pins, self.pins = self.pins, self.pins.difference(since)
         for each in since:
             self._trim(window)
             self.window.append(each)
+            self.pins |= pins & {each}
             self._trim(window)
         return self.add(messages, window)
 
@@ -328,9 +341,11 @@ class Oracle:
         if is_composed:
             self._cut()
         self.summary = None
+        outside = self._outside()
+        self.pins -= {*old} - {*kept}
         stays_in_front = bool(kept) and (kept[0] == self.pinned or (kept[0] == old[0] and len(kept) < len(old)))
         self.pinned = kept[0] if stays_in_front else None
-        self.window = kept[self.pinned is not None :]
+        self.window = [each for each in kept[self.pinned is not None :] if each not in outside]
         for message in messages[len(kept) :]:
             sequence = self._store(message, after=None if is_composed else self.head)
             self.head = self.head if is_composed else sequence
@@ -341,12 +356,13 @@ class Oracle:
         self._cut()
         for each in list(self.summaries):
             self._empty(each)
+        self.pins = set()
         self._leave(self.memory())
 
     def evict(self, count: int, window: Window | None = None) -> list[int]:
-        """Take the first *count* messages out of the memory."""
+        """Take the first *count* messages out of the memory that are not pinned."""
         twin = self.filled_again(window)
-        evicted = twin.memory()[:count]
+        evicted = [each for each in twin.memory() if each not in self.pins][:count]
         if evicted:
             self._become(twin)
             self.kept_out = max([self.kept_out, *(each for each in evicted if not self._is_system(each))])
@@ -381,12 +397,32 @@ class Oracle:
             self._take_out(each)
         return sorted(removed)
 
+    def can_pin(self, sequence: int, window: Window) -> bool:
+        """Return whether there is room for a message of the path, and what belongs to it: in half of *window*."""
+        pins = self.pins.union(self.group(sequence))
+        costs = (window.cost(self.messages[each]) for each in pins.intersection(self.path()))
+        has_room = len(pins) <= MOST_PINS and sum(costs) <= window.limit // 2
+        return pins == self.pins or (has_room and not self._is_system(sequence))
+
+    def pin(self, sequence: int) -> list[int]:
+        """Keep a message of the path in the memory, with what belongs to it; inside the window, in its place."""
+        new = {*self.group(sequence)} - self.pins
+        self.pins |= new
+        self.window = sorted({*self.window, *(each for each in new if each > self._start())})
+        return self.group(sequence)
+
+    def unpin(self, sequence: int) -> list[int]:
+        """Keep it no longer."""
+        self.pins.difference_update(self.group(sequence))
+        return self.group(sequence)
+
     def rewind(self, to: int, window: Window) -> None:
         """Go on from message *to*."""
         self._check(to)
         if to != self.head:
             self._become(self.filled_again(window))
             self._rewind(to, window)
+            self.aside = set()
 
     def _rewind(self, to: int, window: Window) -> None:
         self._check(to)
@@ -394,8 +430,8 @@ class Oracle:
             return
         path, before, forgotten = self.path(to), self.path(), self.boundary(to)
         shared = max((each for each in path if each in before), default=0)
-        memory = [each for each in self.memory() if each != self.summary]
-        following = memory[len(self._lead()) :]
+        following = self._rest()
+        memory = [*self._lead(), *following]
         system = self._system_at(path, memory, shared, forgotten)
         self.summary = self._summary_at(path, forgotten)
         self.pinned = None
@@ -432,6 +468,7 @@ class Oracle:
         twin = self.copy()
         twin.summary = twin._store(message, after=None)
         twin._trim(window._replace(clears=None))
+        twin.aside = set()
         if twin.summary is None:
             return False
         twin.summaries[twin.summary], twin.bases[twin.summary] = covered[-1], self.boundary(self.head)
@@ -443,12 +480,14 @@ class Oracle:
         twin = self.copy()
         if through is not None:
             twin._rewind(through, window)
+            twin.aside = set()
         path = twin._line()
         twin.parents = {each: twin.parents[each] for each in path}
         twin.summaries = {each: last for each, last in twin.summaries.items() if last in path}
         kept = {*path, *twin.summaries, *twin.memory()}
         twin.messages = {each: message for each, message in twin.messages.items() if each in kept}
         twin.cleared &= kept
+        twin.pins &= kept
         twin.next = max(kept, default=0) + 1
         # What is added to it comes after everything that was forgotten.
         twin.cuts = {each: min(cut, twin.next) for each, cut in twin.cuts.items() if each in path}
@@ -474,9 +513,14 @@ class Oracle:
     # The window
 
     def _trim(self, window: Window, *, is_cold: bool = False) -> None:
-        """Evict from the front until the memory fits *window*: never a system message in front; last, the summary."""
+        """
+        Evict from the front until the memory fits *window*: never a system message in front; last, the summary.
+
+        Pins stay. Of those that have left the window, only the newest that fit in half of the limit count.
+        """
         total, low = window.total(self.memory_messages()), window.limit
         if total > window.limit or (is_cold and window.evict_to is not None and total > window.evict_to):
+            total -= self._lay_aside(window)
             freed = self._clear(window)
             total -= freed
             least = None if window.clears is None else window.clears.at_least
@@ -486,15 +530,36 @@ class Oracle:
         if total > low:
             self.evicted = window.limit, window.measure
         while self.window and (total > window.limit or (total > low and len(self.window) > self._first_group())):
-            size, first = self._first_group(), self.window[0]
+            first = self.window[0]
+            group = self.window[: self._first_group()]
+            stays = [each in self.pins for each in group]
+            leaving = group[: [*stays, not stays[0]].index(not stays[0])]
             if self.pinned is None and self._is_system(first):
                 self.pinned = first
-            else:
-                total -= sum(window.cost(self.remembered(each)) for each in self.window[:size])
-            del self.window[:size]
+            elif first not in self.pins:
+                total -= sum(window.cost(self.remembered(each)) for each in leaving)
+            del self.window[: len(leaving)]
+            total -= self._lay_aside(window)
         if total > window.limit:
             self.summary = None
         self._protect()
+
+    def _lay_aside(self, window: Window) -> int:
+        """Leave out the oldest pins outside the window that take more than half of it, and return what that frees."""
+        pins = [each for each in self._outside() if each not in self.aside]
+        costs = [window.cost(self.remembered(each)) for each in pins]
+        first = 0
+        while sum(costs[first:]) > window.limit // 2:
+            calls_tools = self._calls_tools(pins[first])
+            first += 1
+            while calls_tools and first < len(pins) and self._is_result(pins[first]):
+                first += 1
+        self.aside.update(pins[:first])
+        return sum(costs[:first])
+
+    def _outside(self) -> list[int]:
+        """Return the pins of the path that have left the window."""
+        return [each for each in self.path() if each in self.pins and each not in self.window] if self.pins else []
 
     def _clear(self, window: Window) -> int:
         """
@@ -628,6 +693,7 @@ class Oracle:
         """Delete the text of a message."""
         self.messages.pop(sequence, None)
         self.cleared.discard(sequence)
+        self.pins.discard(sequence)
         self.summaries.pop(sequence, None)
         self.bases.pop(sequence, None)
         self._leave([sequence])
@@ -681,6 +747,10 @@ class Oracle:
         return [each for each, last in self.summaries.items() if each < summary and self._covers(summary, last)]
 
     # Messages
+
+    def group(self, sequence: int) -> list[int]:
+        """Return a message with what belongs to it: the whole call, if it is part of one."""
+        return self._counterparts(sequence) or [sequence]
 
     def _counterparts(self, sequence: int) -> list[int]:
         """Return a call with its results, if the message is one of them."""

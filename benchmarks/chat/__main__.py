@@ -1,4 +1,4 @@
-"""``python -m benchmarks.chat turn|streams|dropped|overload|runs``: see README.md."""
+"""``python -m benchmarks.chat turn|streams|protocols|dropped|overload|runs``: see README.md."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.chat.settings")
 QUESTIONS = {
     "turn": ("sqlite", "postgresql", "postgresql-pool", "mariadb"),
     "streams": ("postgresql-pool",),
+    "protocols": ("sqlite", "postgresql-pool", "mariadb"),
     "dropped": ("sqlite", "postgresql-pool", "mariadb"),
     "overload": ("postgresql",),
     "runs": ("sqlite", "postgresql", "mariadb"),
@@ -90,7 +91,7 @@ def _ask(options: argparse.Namespace) -> Any:
     django.setup()
 
     # needs django.setup()
-    from benchmarks.chat import beside, dropped, overload, runs, streams, turn
+    from benchmarks.chat import beside, dropped, overload, protocols, runs, streams, turn
     from benchmarks.databases import database
 
     server = settings.ON.partition("-")[0]
@@ -103,6 +104,8 @@ def _ask(options: argparse.Namespace) -> Any:
                 found = streams.ask(server, few[0])
                 compared = beside.ask(server, few[1]) if few[1] else None
                 return {**found, "beside": compared}
+            case "protocols":
+                return protocols.ask(server, quick=options.quick)
             case "dropped":
                 return dropped.ask(server, options.clients, options.seed)
             case "overload":

@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable
 from typing import Any
 
-WORD = re.compile(rb'"type":"text-delta","id":"[^"]*","delta":"(\d+) "')
-"""A word of the model: the time at which it was sent."""
+WORD = re.compile(rb'"(?:delta|content)":"(\d+) "')
+"""A word of the model, in the stream of any protocol: the time at which it was sent."""
 
 SLACK = 10.0
 """The seconds that a busy machine may take in addition to what is promised."""
@@ -112,6 +112,10 @@ class Client:
         """POST a message, or only a *part* of the request, and return the exchange at once."""
         message = {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}
         body = {"id": chat_id, "trigger": "submit-message", "messages": [message]}
+        return await self.post(path, body, part=part)
+
+    async def post(self, path: str, body: dict[str, Any], *, part: float = 1.0) -> Exchange:
+        """POST *body* as JSON, or only a *part* of the request, and return the exchange at once."""
         return await self.send("POST", path, json.dumps(body).encode(), part=part)
 
     async def listen(self, chat_id: str) -> Exchange:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.ports import free_port
+
 WAIT_SECONDS = 60
 """The seconds that a server may take to start, and to stop."""
 
@@ -24,7 +26,7 @@ class Server:
 
     def __init__(self, log: Path, *, port: int | None = None, seconds: int | None = None, **environment: str) -> None:
         self.log = log
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._options = [] if seconds is None else ["--timeout-graceful-shutdown", str(seconds)]
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,10 +101,3 @@ class Server:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

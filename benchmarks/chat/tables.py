@@ -35,7 +35,7 @@ def write(question: str, found: dict[str, Any], report: Report) -> int:
         case "turn":
             for on, by_size in found.items():
                 report.section(f"chat-turn-{on}", _turns(on, by_size))
-        case "streams" | "overload":
+        case "streams" | "protocols" | "overload":
             for on, asked in found.items():
                 rows = [[name, *row] for name, row in asked["rows"]]
                 report.section(f"chat-{question}-{on}", table(["", *asked["head"]], rows))

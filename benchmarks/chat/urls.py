@@ -82,6 +82,7 @@ async def state(request: HttpRequest) -> JsonResponse:
 
 urlpatterns = [
     path("api/chat", include("chatmemory_django.chat.urls")),
+    path("v1/", include("chatmemory_django.contrib.openai_api.urls")),
     path("by-hand", by_hand),
     path("stream-by-hand", stream_by_hand),
     path("stream-bare", stream_bare),

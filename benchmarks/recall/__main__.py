@@ -14,6 +14,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, help="a file of LoCoMo or LongMemEval; by default, a set of our own")
     parser.add_argument("--on", nargs="+", choices=servers, default=servers, metavar="SERVER")
     parser.add_argument("--every", type=int, default=1, help="ask every Nth question of a person")
+    parser.add_argument("--conversations", type=int, help="so many conversations of one person")
     parser.add_argument("--embed", metavar="FUNCTION", help="the path of a function that returns vectors of texts")
     parser.add_argument("--write", action="store_true", help="write the tables to README.md")
     options = parser.parse_args()
@@ -28,7 +29,7 @@ if __name__ == "__main__":
 
     from benchmarks.databases import database, settle
     from benchmarks.recall import measure
-    from benchmarks.recall.people import OWN, people
+    from benchmarks.recall.people import OWN, as_one, people
     from benchmarks.report import Report
     from chatmemory_django.models import finding
 
@@ -38,6 +39,8 @@ if __name__ == "__main__":
     of = "own" if options.data is None else "locomo" if len(asking[0].questions) > 1 else "longmemeval"
     for person in asking:
         person.questions = person.questions[:: options.every]
+    if options.conversations is not None:
+        asking, of = [as_one(asking, options.conversations)], "large"
     for server in options.on:
         with database(server):
             stored = measure.store(asking, server)

@@ -104,7 +104,12 @@ def by_meaning(
 
 
 def measured(stored: Sequence[tuple[Any, Person]], searches: dict[str, Search]) -> str:
-    """Return a table of how many questions find an answer among the first hits, and of how long it takes."""
+    """
+    Return a table of how many questions find an answer among the first hits, where answers are known, and how long they
+    take.
+    """
+    heads = ["is first", f"among {FIRST}", "among 10", f"within {BESIDE} of {FIRST}", "nothing found"]
+    are_known = any(answers for _, person in stored for _, answers in person.questions)
     rows = []
     for name, search in searches.items():
         found: defaultdict[str, list[bool]] = defaultdict(list)
@@ -122,9 +127,10 @@ def measured(stored: Sequence[tuple[Any, Person]], searches: dict[str, Search]) 
         shares = [f"{100 * statistics.mean(found[each]):.1f} %" for each in ("1", f"{FIRST}", "10", "near", "none")]
         if name == "the tool":
             shares[2] = ""  # it returns no more
-        rows.append([name, *shares, *(f"{1000 * statistics.median(each):.1f}" for each in (times, own_times))])
-    heads = ["is first", f"among {FIRST}", "among 10", f"within {BESIDE} of {FIRST}", "nothing found", "ms", "own ms"]
-    return table([f"{sum(len(person.questions) for _, person in stored):,} questions", *heads], rows)
+        took = statistics.median(times), statistics.quantiles(times, n=20)[-1], statistics.median(own_times)
+        rows.append([name, *(shares if are_known else ()), *(f"{1000 * each:.1f}" for each in took)])
+    count = sum(len(person.questions) for _, person in stored)
+    return table([f"{count:,} questions", *(heads if are_known else ()), "ms", "ms, 95 %", "own ms"], rows)
 
 
 def is_near(places: Sequence[Place], answers: set[Place]) -> bool:

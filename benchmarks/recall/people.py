@@ -11,6 +11,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -51,6 +52,18 @@ def people(path: Path = OWN) -> Iterator[Person]:
         yield from map(_of_longmemeval, data)
     else:
         raise ValueError(f"{path} has neither the form of LoCoMo nor that of LongMemEval.")
+
+
+def as_one(all_people: list[Person], count: int, length: int = 10) -> Person:
+    """
+    Return one person with *count* conversations of *length* messages, who repeats what all of them wrote,
+    and asks what they ask. What answers a question is not known then.
+    """
+    written = [message for person in all_people for conversation in person.conversations for message in conversation]
+    endless = cycle(written)
+    conversations = [list(islice(endless, length)) for _ in range(count)]
+    asked = [(question, set[Place]()) for person in all_people for question, _ in person.questions]
+    return Person("everyone", conversations, asked)
 
 
 def _own(described: dict[str, Any]) -> Person:

@@ -151,19 +151,22 @@ class Judge:
         self.places: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """By label, the conversation and the sequence of each row of a history."""
         for values in written(self.using, "soak_row"):
-            key, sequence, kind, text, payload, metadata, *flags, parent, cut = values
+            key, sequence, kind, text, payload, metadata, *flags, parent, cut, is_pinned = values
             text, payload = self._plain("text", text), self._plain("payload", payload)
             label = label_of(text)
             part = json.loads(metadata).get("by") if metadata else None
-            columns = Columns(*map(bool, flags), parent, cut)
+            columns = Columns(*map(bool, flags), parent, cut, bool(is_pinned))
             rows[key][sequence] = Row(to_message(kind, text, payload), label, part or part_of(label), columns)
             if columns.in_history and part in {None, part_of(label)}:  # else the same message was sent again
                 self.places[label].append((key, sequence))
         self.erased = {key: _aware(updated_at) for key, updated_at in written(self.using, "soak_erased")}
         changes: dict[int, list[tuple[int, int, Columns | None]]] = defaultdict(list)
-        for key, sequence, version, is_deleted, *flags, parent, cut, is_empty in written(self.using, "soak_change"):
+        for key, sequence, version, is_deleted, *flags, parent, cut, is_pinned, is_empty in written(
+            self.using, "soak_change"
+        ):
             if not is_deleted:
-                changes[key].append((version, sequence, Columns(*map(bool, flags), parent, cut, bool(is_empty))))
+                columns = Columns(*map(bool, flags), parent, cut, bool(is_pinned), bool(is_empty))
+                changes[key].append((version, sequence, columns))
             elif key not in self.erased:  # else it may have been deleted with its conversation
                 changes[key].append((version, sequence, None))
         self.stories = {
@@ -178,7 +181,7 @@ class Judge:
 
     def _replay(self, key: int, story: Story) -> None:
         before = story.states[0]._replace(version=0, next_sequence=1)
-        story.memories[0] = []
+        story.memories[0], story.pins[0] = [], frozenset()
         made_at_once = is_copy(story)
         for version, state in enumerate(story.states, start=1):
             if state.version != version and not made_at_once:
@@ -253,6 +256,8 @@ class Judge:
                 going_on = self.by_kind[name, "rewind"] + self.by_kind[name, "add"]
                 others += (each for each in going_on if each.to == state.parent_sequence)
                 others += self.by_kind[name, "switch"]
+            if story.pins[state.version] != story.pins[before.version]:
+                others += self.by_kind[name, "pin"] + self.by_kind[name, "unpin"]
             if memory == story.memories[before.version]:
                 others += self.by_kind[name, "recount"] + self.by_kind[name, "title"]
         yield from ((intent, 0) for intent in others)
@@ -270,8 +275,8 @@ class Judge:
 
     def _judge_counters(self, key: int, story: Story, state: State) -> None:
         memory = story.messages(state.version)
-        counted: tuple[int, ...] = (len(memory),)
-        kept: tuple[int, ...] = (state.memory_messages,)
+        counted: tuple[int, ...] = len(memory), len(story.pins[state.version])
+        kept: tuple[int, ...] = state.memory_messages, state.pinned_count
         if (estimator := ESTIMATORS.get(state.counted_by)) is not None:
             counted += (sum(map(estimator.estimate_token_count_in_message, memory)),)
             kept += (state.memory_tokens,)

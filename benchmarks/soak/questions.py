@@ -32,6 +32,13 @@ def is_done(intent: Intent, answer: list[int]) -> Callable[[Reference], bool] | 
         case "remove":
             out = set(answer)
             return lambda reference: not out & reference.messages.keys()
+        case "pin" if answer:
+            return lambda reference: reference.pins.issuperset(answer)
+        case "pin":
+            to = intent.to or 0  # a message that has gone, or that the path has left, is refused in another way
+            return lambda reference: to in reference.path() and not reference.can_pin(to, WINDOWS[intent.window])
+        case "unpin":
+            return lambda reference: reference.pins.isdisjoint(answer)
         case "summarize":
             label = f"{intent.verb}/0.0"
             return lambda reference: (reference.labelled(label) is not None) == bool(answer[0])
@@ -57,6 +64,8 @@ def is_absent(intent: Intent, reference: Reference) -> bool:
     to = intent.to or 0
     if intent.kind == "remove":
         return to == 0 or not (reference.has_message(to) or to in reference.memory())
+    if intent.kind in {"pin", "unpin"} and (to == 0 or (intent.kind == "pin" and to not in reference.path())):
+        return True
     is_aside_removed = intent.kind == "turn" and f"{intent.verb}/0.0" in reference.removed
     return is_aside_removed or not reference.has_message(to)
 

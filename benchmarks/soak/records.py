@@ -192,6 +192,8 @@ Kind = Literal[
     "switch",
     "pop",
     "remove",
+    "pin",
+    "unpin",
     "summarize",
     "recount",
     "title",
@@ -224,7 +226,7 @@ class Intent(msgspec.Struct, tag="intent", omit_defaults=True):
     fails: bool = False
     """Whether it is a turn that fails after its messages, or a summary that never arrives."""
     to: int | None = None
-    """The message that it rewinds to, adds after, removes, or copies up to."""
+    """The message that it rewinds to, adds after, removes, pins, or copies up to."""
     count: int = 0
     """How many messages it evicts."""
     with_results: bool = False

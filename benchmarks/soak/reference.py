@@ -113,6 +113,13 @@ class Reference(Oracle):
                 self.pop()
             case "remove":
                 self.remove(to, with_results=intent.with_results)
+            case "pin":
+                if to not in self.path() or not self.can_pin(to, window):
+                    raise ImpossibleError
+                self.pin(to)
+            case "unpin":
+                self._check(to)
+                self.unpin(to)
             case "summarize":
                 self._summarize(intent, new, window)
         if intent.kind in {"rewind", "switch"} and self.head == head:

@@ -1,8 +1,9 @@
 """Conversations as the database recorded them, and the questions about them during the replay.
 
 Each state is compared with the ``Reference`` that a verb has made of the previous one: the memory in its order, the
-summary, the message that it continues from and the one up to which everything is forgotten, the number of messages; and
-of each row whether it has a text, whether it is in the history, whether it is on the path and what it follows.
+summary, the pins, the message that it continues from and the one up to which everything is forgotten, the number of
+messages; and of each row whether it has a text, whether it is in the history, whether it is on the path and what it
+follows.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class State(NamedTuple):
     parent_sequence: int | None
     forgotten_through: int
     total_messages: int
+    pinned_count: int
 
 
 class Columns(NamedTuple):
@@ -48,6 +50,7 @@ class Columns(NamedTuple):
     on_path: bool
     parent_sequence: int | None
     cleared_before: int | None
+    is_pinned: bool
     is_empty: bool = False
 
 
@@ -82,6 +85,8 @@ class Story:
     """By version, the rows that it changed, and to what; None for those that were deleted."""
     memories: dict[int, list[int]] = field(default_factory=dict)
     """By version, the sequences in the memory."""
+    pins: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By version, the sequences of the pinned messages, on all branches."""
     columns: dict[int, Columns] = field(default_factory=dict)
     """The rows after the last replayed version."""
     reference: Reference = field(default_factory=Reference)
@@ -103,7 +108,10 @@ class Story:
         """Return the memory as *window* shows it."""
         oracle = Oracle()
         if version:
-            self._remember(oracle, self.states[version - 1], self.memories[version])
+            self._remember(oracle, self.states[version - 1], version)
+            pinned = sorted(oracle.pins.intersection(self.memories[version]))
+            oracle.parents = dict(zip(pinned, [0, *pinned], strict=False))  # as much of the path as is needed
+            oracle.head = [0, *pinned][-1]
         return oracle.seen(window).memory_messages()
 
     def path(self) -> list[ChatMessage]:
@@ -121,6 +129,8 @@ class Story:
                 self.columns.pop(sequence, None)
             else:
                 self.columns[sequence] = columns
+        pinned = {each for each in touched if each in self.columns and self.columns[each].is_pinned}
+        self.pins[state.version] = frozenset(self.pins[state.version - 1] - touched | pinned)
         self.memories[state.version] = self._memory(state)
         return touched
 
@@ -129,7 +139,7 @@ class Story:
         found = state.next_sequence, state.summary_sequence, state.total_messages
         if found != (expected.next, expected.summary, expected.total):
             return False
-        if self.memories[state.version] != expected.memory():
+        if self.memories[state.version] != expected.memory() or self.pins[state.version] != expected.pins:
             return False
         path = expected.path()
         boundary = expected.boundary(expected.head)
@@ -166,7 +176,7 @@ class Story:
         reference.bases = {each: reference.boundary(last) for each, last in reference.summaries.items()}
         reference.unknown = state.total_messages - len(reference.parents)
         reference.client_ids = self.reference.client_ids
-        self._remember(reference, state, self.memories[state.version])
+        self._remember(reference, state, state.version)
         self.reference = reference
 
     def ask(self, version: int) -> list[Question]:
@@ -202,9 +212,11 @@ class Story:
         before = range(sequence - 1, 0, -1)
         return next((each for each in before if each in self.columns and self.columns[each].in_history), 0)
 
-    def _remember(self, oracle: Oracle, state: State, memory: list[int]) -> None:
-        """Give *oracle* the *memory* of *state*."""
+    def _remember(self, oracle: Oracle, state: State, version: int) -> None:
+        """Give *oracle* the memory of *state*, which has that *version*."""
+        memory, oracle.pins = self.memories[version], set(self.pins[version])
         front = {state.pinned_sequence, state.summary_sequence}
+        front.update(each for each in oracle.pins if each < state.window_start)
         oracle.messages |= {sequence: self.rows[sequence].message for sequence in memory}
         oracle.pinned, oracle.summary = state.pinned_sequence, state.summary_sequence
         oracle.window = [sequence for sequence in memory if sequence not in front]
@@ -217,9 +229,15 @@ class Story:
             for sequence in range(state.window_start, state.next_sequence)
             if sequence not in front and sequence in self.columns and not self.columns[sequence].superseded
         ]
-        if state.pinned_sequence is None and window and isinstance(self.rows[window[0]].message, SystemMessage):
+        pins = [
+            sequence
+            for sequence in sorted(self.pins[state.version])
+            if sequence < state.window_start and not self.columns[sequence].superseded
+        ]
+        is_led = state.pinned_sequence is None and window and isinstance(self.rows[window[0]].message, SystemMessage)
+        if is_led and not pins:
             return [window[0], *front, *window[1:]]
-        return [*front, *window]
+        return [*front, *pins, *window]
 
 
 def by_version(changes: list[tuple[int, int, Columns | None]]) -> dict[int, list[tuple[int, Columns | None]]]:

@@ -12,11 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
-WAIT_SECONDS = 30
+WAIT_SECONDS = 120
 """The seconds that a server may take to start or stop."""
 
 
@@ -306,14 +308,6 @@ def give(folder: Path, name: str) -> None:
     """Give *folder* to the user *name*."""
     if not os.geteuid():
         shutil.chown(folder, name)
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def wait_for(port: int) -> None:

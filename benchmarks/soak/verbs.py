@@ -42,6 +42,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import fork
 from chatmemory_django.operations.jsonl import export_lines, import_lines
+from chatmemory_django.stores.base import PinError
 
 if TYPE_CHECKING:
     import random
@@ -66,7 +67,7 @@ WEIGHTS = {
 }
 """How often each is done to any conversation, and ..."""
 
-MORE_WEIGHTS = {"set": 6, "clear": 3, "evict": 3, "pop": 3, "remove": 4}
+MORE_WEIGHTS = {"set": 6, "clear": 3, "evict": 3, "pop": 3, "remove": 4, "pin": 6, "unpin": 4}
 """... to those with other verbs than adds, ..."""
 
 BRANCHING_WEIGHTS = {"rewind": 5, "switch": 5}
@@ -79,7 +80,7 @@ RECENT = 40
 """The number of newest messages of which one is chosen to continue from."""
 
 
-ANSWERED = {"add", "turn", "evict", "switch", "pop", "remove", "summarize"}
+ANSWERED = {"add", "turn", "evict", "switch", "pop", "remove", "pin", "unpin", "summarize"}
 """The verbs whose writes have return values."""
 
 
@@ -172,6 +173,13 @@ class Verbs:
                 answers.append([] if popped is None else [digest(label_of(text_of(popped)))])
             case "remove":
                 answers.append(memory.remove(intent.to or 0, with_results=intent.with_results))
+            case "pin":
+                try:
+                    answers.append(memory.pin(intent.to or 0))
+                except PinError:
+                    answers.append([])  # there is no room
+            case "unpin":
+                answers.append(memory.unpin(intent.to or 0))
             case "summarize":
                 summarizer = summarizing(intent.conversation, intent.window, partial(self._summary, intent))
                 answers.append([int(summarizer.summarize())])
@@ -268,6 +276,14 @@ class Verbs:
     def _remove(self, intent: Intent) -> None:
         intent.kind, intent.to = "remove", self._some_sequence(intent)
         intent.with_results = self.random.random() < 0.5
+
+    def _pin(self, intent: Intent) -> None:
+        intent.kind, intent.to = "pin", self._some_sequence(intent)
+
+    def _unpin(self, intent: Intent) -> None:
+        pinned = Message.objects.filter(conversation__memory_id=intent.conversation, is_pinned=True)
+        found = list(pinned.values_list("sequence", flat=True))
+        intent.kind, intent.to = "unpin", self.random.choice(found) if found else self._some_sequence(intent)
 
     def _summarize(self, intent: Intent) -> None:
         intent.kind = "summarize"

@@ -44,7 +44,7 @@ MAX_VERBS = 20_000
 MAX_ATTEMPTS = 5
 """How often an add with an unknown outcome is retried."""
 
-HEEDLESS = {"add", "set", "clear", "evict", "recount", "rewind", "switch", "pop", "remove"}
+HEEDLESS = {"add", "set", "clear", "evict", "recount", "rewind", "switch", "pop", "remove", "pin", "unpin"}
 """Verbs whose errors may be caught inside a transaction without a savepoint: the transaction must then be aborted."""
 
 DRAIN_SECONDS = 15

@@ -105,6 +105,7 @@ def message(conversation: Conversation, row: Message, offered: Sequence[MessageO
         "shows_remote_media": conf.general().REMOTE_MEDIA,
         "json": _readable(message_json(row)),
         "metadata": _indented(row.metadata),
+        "rating_reason": row.rating_reason,
         "verbatim": _readable(row.verbatim or ""),
         "subtitle": _("Message %(number)d") % {"number": row.sequence},
     }

@@ -27,6 +27,8 @@ class ReasonWords(NamedTuple):
     """Whether the model is sent the message, ..."""
     changes: Sequence[str | Promise] = ()
     """... and what differs in what it is sent."""
+    content: str = ""
+    """What only those read who may read the messages."""
 
 
 Changes: TypeAlias = Callable[[Conversation, Sequence[Explained]], Mapping[int, Sequence[str | Promise]]]

@@ -10,6 +10,7 @@ from chatmemory_django.core.excerpts import Snippet
 from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.shown import visible
 from chatmemory_django.models import Conversation
+from chatmemory_django.models.fields import without_texts
 
 HITS = 20
 """Number of hits on a page."""
@@ -67,7 +68,7 @@ def search(conversation: Conversation, wanted: str, *, before: int | None = None
         return Hits(wanted=wanted, hits=[], before=None)
     searched = conversation.messages.filter(sequence__gte=start, sequence__lt=end)
     rows = searched.look_through(wanted, all_branches=all_branches).order_by("-sequence")
-    found = list(rows.with_status().defer("text", "payload", "verbatim", "metadata")[: HITS + 1])
+    found = list(without_texts(rows.with_status()).defer("metadata")[: HITS + 1])
     shown = conversation.messages.filter(sequence__in=[row.sequence for row in found[:HITS]])
     snippets = shown.snippets(wanted)
     hits = [ShownHit(bubble=Bubble.of(row), parts=_parts(snippets.get(row.pk))) for row in found[:HITS]]

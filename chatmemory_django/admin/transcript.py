@@ -25,6 +25,7 @@ from chatmemory_django.core.tool_calls import tool_answers
 from chatmemory_django.messages import ChatMessage, CustomMessage, MessageType
 from chatmemory_django.models import Conversation, MemoryStatus, Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
+from chatmemory_django.models.fields import names_of_texts
 from chatmemory_django.models.messages import if_short
 from chatmemory_django.provider import known_reader
 
@@ -124,7 +125,7 @@ def _cut(rows: QuerySet[Message], before: int | None, after: int | None) -> tupl
 
 def _rows(rows: MessageQuerySet, *, is_readable: bool) -> QuerySet[Message]:
     """Return *rows* with the fields that a page needs, including their short texts if *is_readable*."""
-    rows = rows.with_status().defer("text", "payload", "verbatim", "metadata")
+    rows = rows.with_status().defer("metadata", *names_of_texts(Message))
     if not is_readable:
         return rows
     # Not cut in the database: if the field is a subclass, only its Python code can decode the value.

@@ -23,10 +23,19 @@ class ChatConfig(AppConfig):
 
         from chatmemory_django.chat import checks  # models can be imported only now
         from chatmemory_django.chat.approvals.tables import forget_approvals, forget_left_approvals
+        from chatmemory_django.chat.costs import moving
         from chatmemory_django.chat.costs.calls import PRUNINGS
         from chatmemory_django.chat.costs.tables import CallSum, ModelCall, forget_payer
         from chatmemory_django.chat.runs.streams import delete_rest, forget_streams, left
-        from chatmemory_django.models.copies import Pruning, finds_remnants, keeps_copies, outlives, prunes
+        from chatmemory_django.models.copies import (
+            OfOwners,
+            Pruning,
+            exports,
+            finds_remnants,
+            keeps_copies,
+            outlives,
+            prunes,
+        )
 
         owners: list[Any] = [each._meta.get_field("owner") for each in (ModelCall, CallSum)]
         if not owners[0].db_constraint:
@@ -36,6 +45,12 @@ class ChatConfig(AppConfig):
                 if issubclass(model, get_user_model()):  # each proxy model sends signals of its own
                     pre_delete.connect(forget_payer, sender=model, dispatch_uid="chatmemory_chat")
         outlives(ModelCall)
+        exports(
+            OfOwners(
+                ModelCall, moving.exported_call, moving.restore_call, related={"memory_id": "conversation__memory_id"}
+            ),
+            OfOwners(CallSum, moving.exported_sum, moving.restore_sum),
+        )
         prunes(Pruning(forget_left_approvals), Pruning(delete_rest), *PRUNINGS)
         keeps_copies(forget_approvals, of_rows=True)
         register(checks.check_chat)

@@ -654,7 +654,8 @@ class Assistant:
         memory.labels = self._labels(memory_id, options)
         if _may_wait(self.tools) and self._remembered is None:
             django_store(memory)
-        if self.dates is not False:
+        dates = self.dates if self._remembered is None else False  # when a client's were written, nobody knows here
+        if dates is not False:
             check_dates(memory)
         lease.check(memory)
         if self.tools:
@@ -676,7 +677,7 @@ class Assistant:
                 response_format=answer.response_format or self._wishes.response_format,
                 may=may or partial(may_decide, options.get("owner")),
                 greeting=greeting,
-                dates_in=get_default_timezone() if self.dates is True else self.dates or None,
+                dates_in=get_default_timezone() if dates is True else dates or None,
                 is_guarded=bool(self._output_guards),
                 tool_choice=self._wishes.tool_choice,
                 answered=() if self._remembered is None else self._remembered.answered,

@@ -97,14 +97,20 @@ def resumed(maker: Maker, given: Given, name: str) -> ChatWork:
     return ChatWork(order, name, maker.answer_id, goes_on=True)
 
 
+def given_to(run: Run, conversation: Conversation) -> Given:
+    """Return what *run* in *conversation* was given: once it has ended, nothing is known of that."""
+    rows = Run.objects.using(conversation._state.db).filter(pk=run.pk)
+    asked: str = rows.values_list(as_stored("asked"), flat=True).first() or ""
+    if asked and (coder := row_codec.at(address_of(conversation))):
+        asked = coder.decode(asked, ASKED, (run.pk.hex,))
+    return Given.of(asked) if asked else Given(conversation.memory_id)
+
+
 def _order_of(maker: Maker, request: HttpRequest | None) -> Order:
     rows = Run.objects.using(maker.using).filter(pk=maker.run)
     run = rows.defer("asked").select_related("conversation").get()
     conversation = run.conversation
-    asked: str = rows.values_list(as_stored("asked"), flat=True).get()
-    if asked and (coder := row_codec.at(address_of(conversation))):
-        asked = coder.decode(asked, ASKED, (maker.answer_id,))
-    given = Given.of(asked) if asked else Given(conversation.memory_id)
+    given = given_to(run, conversation)
     if given.memory_id != conversation.memory_id:
         raise InterruptedAnswerError(
             "What was asked is of another conversation, or this one has got another memory id."

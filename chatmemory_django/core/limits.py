@@ -22,6 +22,9 @@ from chatmemory_django.messages import (
 MAX_INTEGER = 2_147_483_647
 """The largest number that a column of whole numbers holds on every database."""
 
+MAX_IMPORTED = 2_000_000_000
+"""The largest number of a message or note in an import: there is room for more below ``MAX_INTEGER``."""
+
 MAX_METADATA_DEPTH = 31
 """The maximum depth of metadata: MariaDB accepts no deeper JSON."""
 
@@ -33,6 +36,8 @@ MAX_MEMORY_ID_LENGTH = 255
 MAX_TITLE_LENGTH = 255
 """In characters, of the title of a conversation."""
 MAX_CLIENT_MESSAGE_ID_LENGTH = 64
+MAX_RATING_REASON = 2_000
+"""The same of the reason for a rating."""
 MAX_COUNTER_LENGTH = 64
 """The longest name of an estimator whose counts are stored."""
 

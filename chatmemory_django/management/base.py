@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -12,8 +13,10 @@ from typing import Any, Self
 from django.contrib.auth import get_user_model
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import connections, reset_queries, router
+from django.db import DatabaseError, connections, reset_queries, router
+from django.db.models import Model
 
+from chatmemory_django.checks import unlike
 from chatmemory_django.conf import MAX_DAYS
 from chatmemory_django.db.row_codec import UnreadableError
 from chatmemory_django.models import Conversation, ConversationQuerySet
@@ -65,15 +68,17 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(self.stopped, returncode=INTERRUPTED) from None
         except (OSError, UnreadableError, StorageError) as exc:  # a file, or the reader of a pipe, is gone; or a key
             raise CommandError(str(exc)) from exc
+        except DatabaseError:
+            with suppress(DatabaseError):  # of the question, while the database is away
+                refuse_other_tables(connections)
+            raise
         if self.unreadable:
-            raise CommandError(
-                f"{self.unreadable:,} of the conversations cannot be read, first {self.first_unreadable}"
-            )
+            raise CommandError(f"{self.unreadable:,} of them cannot be read, first {self.first_unreadable}")
         return result
 
-    def refuse(self, conversation: Conversation, error: Exception) -> None:
-        """Print why *conversation* is left out; the command goes on, and exits with an error."""
-        line = f"{conversation.memory_id!r}: {error}"
+    def refuse(self, left_out: Model, error: Exception) -> None:
+        """Print why a conversation, or another row, is *left_out*; the command goes on, and exits with an error."""
+        line = f"{str(left_out)!r}: {error}"
         self.stderr.write(line)
         self.first_unreadable = self.first_unreadable if self.unreadable else line
         self.unreadable += 1
@@ -106,6 +111,13 @@ class ConversationsCommand(BaseCommand):
     def progress(self, noun: str, total: int | None, verbosity: int) -> ProgressBar:
         """Return the progress of the command, out of *total* or of an unknown number."""
         return ProgressBar(self.stderr, noun, total, is_shown=verbosity > 0)
+
+
+def refuse_other_tables(databases: Iterable[str]) -> None:
+    """Raise a ``CommandError`` if the tables in one of *databases* and the code do not belong together."""
+    for alias in databases:
+        for found in unlike(alias):
+            raise CommandError(f"{found.msg} {found.hint}")
 
 
 def parsed(command: BaseCommand, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -279,6 +279,7 @@ class Migration(migrations.Migration):
                 ),
                 ("verbatim", models.TextField(null=True, verbose_name="original")),
                 ("metadata", models.JSONField(null=True, verbose_name="metadata")),
+                ("rating_reason", models.TextField(null=True, verbose_name="reason")),
                 (
                     "conversation",
                     models.ForeignKey(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from chatmemory_django import conf
 from chatmemory_django.codec import message_from_json
-from chatmemory_django.core.limits import MAX_METADATA_DEPTH, is_storable
+from chatmemory_django.core.limits import MAX_METADATA_DEPTH, YEARS, is_storable
 from chatmemory_django.db import row_codec
+from chatmemory_django.db.moments import to_moment
 from chatmemory_django.db.row_codec import is_like_encoded
 from chatmemory_django.messages import (
     AiMessage,
@@ -135,6 +136,17 @@ def to_metadata(metadata: Metadata, max_bytes: int | None = None) -> Metadata:
     if max_bytes is not None and size > max_bytes:
         raise ValueError(f"metadata has {size} bytes; at most {max_bytes} are allowed.")
     return copied
+
+
+def checked_moment(moment: datetime) -> datetime:
+    """Return the aware *moment* as a column takes it; ``ValueError`` unless all databases and time zones support it."""
+    try:
+        utc = moment.astimezone(UTC)
+        if utc.year in YEARS:
+            return to_moment(utc)
+    except OverflowError:
+        pass
+    raise ValueError(f"{moment.isoformat()} must be between the years {YEARS[0]} and {YEARS[-1]}")
 
 
 def checked_verbatim(verbatim: str) -> str:

@@ -10,12 +10,19 @@ An app may also keep something of a user that belongs to no conversation: it reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS
-from django.db.models import DO_NOTHING, Model, ProtectedError
+from django.db.models import DO_NOTHING, F, Model, ProtectedError
 from django.db.models.signals import pre_delete
+
+from chatmemory_django.db.batches import in_parts
+from chatmemory_django.db.row_codec import UnreadableError
+
+PAGE = 1_000
+"""How many rows one query reads for an export."""
 
 
 class Forget(Protocol):
@@ -44,24 +51,65 @@ class Hold(Protocol):
     def __call__(self, using: str, keys: Collection[int], owner: Any = None) -> Collection[Model]: ...
 
 
+EVERYBODY: Final = object()
+"""Stands for every user, and nobody: see ``OfOwners.exported``."""
+
+
 class OfOwners(NamedTuple):
-    """What an app keeps of users, and of no conversation: the rows of a *model* with an ``OwnerField``, ``owner``."""
+    """What an app keeps of users, and in no message: the rows of a *model* with an ``OwnerField``, ``owner``."""
 
     model: type[Model]
-    export: Callable[[Any], Mapping[str, Any]] | None = None
-    """Returns what an export has of a row, as JSON has it; None if exports have none of them."""
+    export: Callable[[Any], Mapping[str, Any] | None] | None = None
+    """Returns what an export has of a row, as JSON has it; None if exports have none of it, or of them all."""
     load: Callable[[Any, Mapping[str, Any], str], object] | None = None
-    """Stores for a user what was exported, in the database named; ``ValueError`` states what is wrong with it."""
+    """
+    Stores for a user what was exported, in the database named, unless that was done before. ``ValueError`` and
+    ``msgspec.ValidationError`` state what is wrong with it.
+    """
+    related: Mapping[str, str] = MappingProxyType({})
+    """Which attributes of a row *export* reads from rows that it refers to, by their names: they are read with it."""
 
     @property
     def name(self) -> str:
         """What it is called in exports, and in receipts."""
         return self.model._meta.label_lower
 
-    def exported(self, owner: object, using: str) -> Iterator[Mapping[str, Any]]:
-        """Yield what an export has of the rows of *owner*, the primary key of a user, in the database *using*."""
-        if self.export is not None:
-            yield from map(self.export, self.model._default_manager.using(using).filter(owner=owner).order_by("pk"))
+    @property
+    def is_of_site(self) -> bool:
+        """Whether the rows are records of the site, which may be about nobody."""
+        return bool(self.model._meta.get_field("owner").null)
+
+    def exported(
+        self, owner: object, using: str, refused: Callable[[Any, Exception], object] | None = None
+    ) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """
+        Yield what an export has of the rows of *owner*, the primary key of a user or ``EVERYBODY``, in the database
+        *using*, each behind the key of its owner.
+
+        They come in the order of their model. *refused* receives each that cannot be decrypted, without its texts, and
+        why, and the others go on; None raises that.
+        """
+        rows: Any = self.model._default_manager.using(using).order_by(*self.model._meta.ordering or (), "pk")
+        rows = rows if owner is EVERYBODY else rows.filter(owner=owner)
+        for keys in in_parts([] if self.export is None else list(rows.values_list("pk", flat=True)), PAGE):
+            yield from self._contents(rows, keys, refused)
+
+    def _contents(
+        self, rows: Any, keys: Sequence[Any], refused: Callable[[Any, Exception], object] | None
+    ) -> list[tuple[Any, Mapping[str, Any]]]:
+        export: Any = self.export
+        found = rows.filter(pk__in=keys).annotate(**{name: F(column) for name, column in self.related.items()})
+        try:
+            contents = [(row.owner_id, export(row)) for row in found]
+            return [(key, content) for key, content in contents if content is not None]
+        except UnreadableError as exc:
+            if refused is None:
+                raise
+            if len(keys) > 1:
+                return [each for key in keys for each in self._contents(rows, [key], refused)]
+            for row in rows.filter(pk=keys[0]).only("pk"):
+                refused(row, exc)
+            return []
 
 
 class Pruning(NamedTuple):
@@ -100,6 +148,8 @@ outliving: list[type[Model]] = []
 """What ``outlives`` registered."""
 of_owners: list[OfOwners] = []
 """What ``belongs_to_owners`` registered."""
+exported: list[OfOwners] = []
+"""What ``exports`` registered."""
 prunings: list[Pruning] = []
 """What ``prunes`` registered."""
 remnant_finders: list[FindRemnants] = []
@@ -124,11 +174,17 @@ def outlives(model: type[Model]) -> None:
         outliving.append(model)
 
 
+def exports(*added: OfOwners) -> None:
+    """Register what exports have besides conversations, in this order."""
+    exported.extend(each for each in added if each not in exported)
+
+
 def belongs_to_owners(*added: OfOwners) -> None:
     """
     Register what an app keeps of users, in this order. It is erased with what else is stored of a user, exported with
     it, and never deleted while a hold is on its owner.
     """
+    exports(*added)
     for each in added:
         if each not in of_owners:
             of_owners.append(each)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django.apps import apps
 from django.db.models import BooleanField, F, FloatField, Func, Lookup, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Concat, Left, Length, NullIf, Replace, StrIndex, Upper
+from django.db.models.lookups import Exact
 
 from chatmemory_django.core.excerpts import terms_of
 from chatmemory_django.core.weighing import Key, Weighing, Written, words_of
+from chatmemory_django.db.row_codec import unreadable_as
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -98,23 +99,60 @@ _SOUGHT = "\x1a", "\x1a+"
 """What stands for a word, and for a word and one character more, until the SQL is compiled for all of them."""
 
 
-def weigh(scope: QuerySet[Any], text: str, owner: Any) -> dict[Key, float]:
+class _Checked(Func):
+    """A column that is only checked: SQLite, which knows no numbers of rows, must not look up its value in an index."""
+
+    arity = 1
+    template = "%(expressions)s"
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Sql:
+        sql, params = super().as_sql(compiler, connection, template="+%(expressions)s", **context)
+        return sql, tuple(params)
+
+
+def is_of(owner: Any) -> Exact:
+    """
+    Return the condition that a message is of *owner*, a primary key, where other conditions name few messages.
+
+    With Django's own, SQLite reads all messages of the owner, to find these among them.
+    """
+    return Exact(_Checked("conversation__owner"), owner)
+
+
+def weigh(
+    scope: QuerySet[Any],
+    text: str,
+    beginning: Combinable,
+    most: int = WEIGHED,
+    *,
+    owner: Any = None,
+    owned: QuerySet[Any] | None = None,
+) -> dict[Key, float]:
     """
     Return the weights of those messages of *scope* that answer *text* best, best first.
 
-    The newest ``WEIGHED`` are read, in Python, so that databases and indexes make no difference: of the conversations
-    of *owner*, a primary key, those that were used last; otherwise, those that began last. If there are more messages,
-    an index is asked which of them have the rarest words.
+    The newest, *most* at most, are read, in Python, so that databases and indexes make no difference: of each its
+    *beginning*, unless that is null or cannot be decrypted; of the conversations *owned* by *owner*, a primary key,
+    those that were used last; without them, those that began last. If there are more messages, an index is asked which
+    of them have the rarest words.
     """
     if not words_of(text):
         return {}
-    bound = None if owner is None else _newest_of(scope, owner)
-    written = [*_read(scope if bound is None else scope.filter(bound))[:WEIGHED]]
+    bound = None if owned is None else _newest_of(owned, most)
+
+    def read(messages: QuerySet[Any], most: int) -> list[Written]:
+        rows = messages.order_by("-conversation_id", "-sequence").values_list("conversation_id", "sequence", beginning)
+        with unreadable_as(""):
+            return [(pk, sequence, (text or "")[:WEIGHED_LENGTH]) for pk, sequence, text in rows[:most]]
+
+    if owner is not None:
+        scope = scope.filter(Q(conversation__owner=owner) if bound is None else is_of(owner))
+    written = read(scope if bound is None else scope.filter(bound), most)
     weighing = Weighing(text, written[::-1])
     beyond: list[Written] = []
-    if index is not None and (bound is not None or len(written) == WEIGHED):
+    if index is not None and (bound is not None or len(written) == most):
         for word in weighing.rarest():
-            beyond += _read(scope.filter(index.candidates(scope, (word,))))[:RANKED]
+            beyond += read(scope.filter(index.candidates(scope, (word,))), RANKED)
     return weighing.best(MAX_WEIGHED, sorted(set(beyond)))
 
 
@@ -136,26 +174,17 @@ class WeightOf(Func):
         return f"CASE {' '.join([when] * len(self.weights))} END", tuple(params)
 
 
-def _read(messages: QuerySet[Any]) -> QuerySet[Any, Written]:
-    beginning = Left("text", WEIGHED_LENGTH)
-    return messages.order_by("-conversation_id", "-sequence").values_list("conversation_id", "sequence", beginning)
-
-
-def _newest_of(scope: QuerySet[Any], owner: Any) -> Q | None:
-    """
-    Return a condition for about ``WEIGHED`` messages of *owner* in *scope*, by how many each conversation has had; None
-    if there are fewer.
-    """
-    conversations = apps.get_model("chatmemory", "Conversation")._default_manager.using(scope.db).filter(owner=owner)
+def _newest_of(conversations: QuerySet[Any], most: int) -> Q | None:
+    """Return a condition for *most* messages of *conversations*, by how many each has had; None if there are fewer."""
     counts = conversations.order_by("-active_hour", "-pk").values_list("pk", "next_sequence")
     whole: list[int] = []
-    left = WEIGHED
-    for pk, next_sequence in counts[: WEIGHED // 2]:  # a question and an answer each
+    left = most
+    for pk, next_sequence in counts[: most // 2]:  # a question and an answer each
         if next_sequence > left:
             return Q(conversation__in=whole) | Q(conversation=pk, sequence__gte=next_sequence - left)
         whole.append(pk)
         left -= next_sequence - 1
-    return Q(conversation__in=whole) if len(whole) == WEIGHED // 2 else None
+    return Q(conversation__in=whole) if len(whole) == most // 2 else None
 
 
 class Rows(Subquery):

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
+from django.apps import apps
 from django.db import models
 from django.db.models import Case, F, Q, Sum, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Left, Length, Substr
@@ -38,6 +39,7 @@ from chatmemory_django.models.windows import Bounds, MemoryStatus, in_memory, me
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.contrib.auth.models import AnonymousUser
+    from django.db.models import QuerySet
     from django.db.models.expressions import Combinable
 
 
@@ -51,7 +53,7 @@ MAX_PARTS = 100
 
 
 MAX_DECRYPTED = 1_000
-"""How many messages a search of an encrypted conversation decrypts, in about 10 ms."""
+"""How many messages a search decrypts where texts are encrypted: of a conversation, or of an owner."""
 
 
 class MessageQuerySet(PlacedQuerySet["Message"]):
@@ -120,16 +122,18 @@ class MessageQuerySet(PlacedQuerySet["Message"]):
         owner: AbstractBaseUser | AnonymousUser | None = None,
         types: Collection[MessageType] | None = None,
         match: Match = "all",
+        conversations: QuerySet[Any] | None = None,
     ) -> Self:
         """
         Return the messages that match *text* best, each with its ``rank``, best first; equal ranks newest first.
 
         They are those that ``containing`` finds, limited to the newest 500. With *match* "any", they are the best 100
         that answer *text* with any of its words, see ``core.weighing``; they are looked for at once, in a few queries,
-        among the newest 10,000, and beyond them for rare words that an index finds. With *owner*, only conversations of
-        that user are searched, none for an anonymous user; with *types*, only messages of those types: users without
-        permission to read other messages must not find them. The app ``chatmemory_django.contrib.search`` makes this
-        fast.
+        among the newest 10,000, and beyond them for rare words that an index finds. Where texts are encrypted, only
+        that is possible, and only with *owner*: the newest 1,000 are decrypted. With *owner*, only conversations of
+        that user are searched, none for an anonymous user; with *conversations*, only those; with *types*, only
+        messages of those types: users without permission to read other messages must not find them. The app
+        ``chatmemory_django.contrib.search`` makes this fast.
         """
         if match not in MATCHES:
             raise ValueError(f"match must be one of {', '.join(MATCHES)}, not {match!r}.")
@@ -137,16 +141,26 @@ class MessageQuerySet(PlacedQuerySet["Message"]):
         if not terms or not is_storable(text) or (owner is not None and not owner.is_authenticated):
             return self.none()
         scope = self.history()
-        if owner is not None:
-            scope = scope.filter(conversation__owner=owner.pk)
+        named = None if conversations is None else conversations.order_by().values("pk")
+        scope = scope if named is None else scope.filter(conversation__in=named)
         if types is not None:
             scope = scope.filter(type__in=types)
-        if row_codec.installed is not None:
+        is_plain = row_codec.installed is None
+        if not is_plain and (match != "any" or owner is None):
             raise EncryptedError("The texts of messages are encrypted, so the database cannot search them.")
         if match == "any":
-            weights = finding.weigh(scope, text, None if owner is None else owner.pk)
+            most = finding.WEIGHED if is_plain else MAX_DECRYPTED
+            beginning = beginning_of_text(finding.WEIGHED_LENGTH)
+            if owner is None:
+                weights = finding.weigh(scope, text, beginning, most)
+            else:
+                every = apps.get_model("chatmemory", "Conversation")._default_manager.using(scope.db)
+                owned = every.filter(Q() if named is None else Q(pk__in=named), owner=owner.pk)
+                weights = finding.weigh(scope, text, beginning, most, owner=owner.pk, owned=owned)
+                scope = scope.filter(finding.is_of(owner.pk))
             answering = scope.with_keys(weights).annotate(rank=finding.WeightOf(weights))
             return answering.order_by("-rank", *NEWEST_FIRST)
+        scope = scope if owner is None else scope.filter(conversation__owner=owner.pk)
         index = finding.index
         found = is_among_newest(scope.filter(has(terms))) if index is None else index.candidates(scope, terms)
         best = scope.filter(found).annotate(rank=rank_of(text, terms))
@@ -234,7 +248,7 @@ def before_memory(messages: MessageQuerySet, window_start: int, *behind: Combina
     return rows
 
 
-TEXTS = {column: f"chatmemory.message.{column}" for column in ("text", "payload", "verbatim")}
+TEXTS = {column: f"chatmemory.message.{column}" for column in ("text", "payload", "verbatim", "rating_reason")}
 """The columns of a message that are encoded, and their names for a ``Coder``."""
 
 
@@ -275,6 +289,7 @@ MESSAGE_SIZE = (
     Length("text")
     + Coalesce(Length("payload"), Value(0))
     + Coalesce(Length("verbatim"), Value(0))
+    + Coalesce(Length("rating_reason"), Value(0))
     + Coalesce(Length(Cast("metadata", TextField())), Value(0))
 )  # fmt: skip
 
@@ -340,6 +355,8 @@ class Message(models.Model):
     # What another framework passed, if the message alone cannot restore it exactly: JSON as text, like payload.
     verbatim = EncryptedTextField(_("original"), null=True, is_json=True)  # null means "restored from the message"
     metadata = models.JSONField(_("metadata"), null=True)
+    # Why a user has rated it as the metadata have it: a text of people, which metadata are not for.
+    rating_reason = EncryptedTextField(_("reason"), null=True)
 
     objects = MessageQuerySet.as_manager()
 

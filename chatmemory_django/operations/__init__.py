@@ -18,6 +18,14 @@ from chatmemory_django.operations.examining import Invariant
 from chatmemory_django.operations.exporting import FORMS, asynchronous, export
 from chatmemory_django.operations.forking import afork, fork
 from chatmemory_django.operations.handing_over import OtherPersonError, give_back, hand_over
+from chatmemory_django.operations.importing import (
+    ImportConflictError,
+    ImportedConversation,
+    ImportedMessage,
+    ImportRefusedError,
+    ImportResult,
+    import_conversations,
+)
 from chatmemory_django.operations.jsonl import (
     ConversationExistsError,
     ForbiddenTypeError,
@@ -40,7 +48,12 @@ __all__ = [
     "Each",
     "Finding",
     "ForbiddenTypeError",
+    "ImportConflictError",
     "ImportLimits",
+    "ImportRefusedError",
+    "ImportResult",
+    "ImportedConversation",
+    "ImportedMessage",
     "Invariant",
     "JsonLinesError",
     "MemoryIdTakenError",
@@ -66,6 +79,7 @@ __all__ = [
     "fork",
     "give_back",
     "hand_over",
+    "import_conversations",
     "import_lines",
     "prune",
     "rate",

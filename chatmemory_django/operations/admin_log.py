@@ -22,6 +22,7 @@ from chatmemory_django.operations.reading import Way
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
+    from django.db.models import Model
 
 ADDITION, CHANGE, DELETION = 1, 2, 3
 """The action flags of ``django.contrib.admin.models``, which can only be imported where that app is installed."""
@@ -33,35 +34,38 @@ def log(conversation: Conversation, user_id: Any, words: str, flag: int = CHANGE
         entry(conversation, user_id, words, flag).save(force_insert=True)
 
 
-def entry(conversation: Conversation, user_id: Any, words: str, flag: int = CHANGE) -> LogEntry:
-    """Return an unsaved entry, which names *conversation* by its memory id."""
+def entry(what: Model, user_id: Any, words: str, flag: int = CHANGE) -> LogEntry:
+    """Return an unsaved entry about *what*, a conversation by its memory id, or something else by its name."""
     # Imported here, since a site may have neither of the two apps.
     from django.contrib.admin.models import LogEntry
     from django.contrib.contenttypes.models import ContentType
 
     return LogEntry(
         user_id=user_id,
-        content_type=ContentType.objects.get_for_model(Conversation),
-        object_id=str(conversation.pk),
-        object_repr=visible(conversation.memory_id)[:200],
+        content_type=ContentType.objects.get_for_model(what),
+        object_id=str(what.pk),
+        object_repr=visible(str(what))[:200],
         action_flag=flag,
         change_message=words,
     )
 
 
-def log_read(sender: object, reader: Any, conversations: Sequence[Conversation], way: Way, **kwargs: Any) -> None:
-    """Log that *reader* has read *conversations* in one entry; an export or a change has been logged as what it is."""
+def log_read(sender: object, reader: Any, conversations: Sequence[Model], way: Way, **kwargs: Any) -> None:
+    """
+    Log that *reader* has read *conversations*, or other rows, in one entry; an export or a change has been logged as
+    what it is.
+    """
     if way in {"exported", "changed"} or reader.pk is None or not apps.is_installed("django.contrib.admin"):
         return
     if way == "read":
         entry(conversations[0], reader.pk, _("Read.")).save(force_insert=True)
         return
-    names = [visible(each.memory_id) for each in conversations]
+    names = [visible(str(each)) for each in conversations]
     words = _("Listed: %(ids)s.") if way == "listed" else _("Found by a search: %(ids)s.")
     listed = entry(conversations[0], reader.pk, words % {"ids": ", ".join(names)})
     if len(names) > 1:
         listed.object_id = None
-        listed.object_repr = _SEVERAL % {"count": len(names)}
+        listed.object_repr = f"{len(names)} {conversations[0]._meta.verbose_name_plural}"
     listed.save(force_insert=True)
 
 
@@ -84,7 +88,6 @@ _REMOVED = ngettext_lazy("Removed message %(numbers)s.", "Removed messages %(num
 _ADDED = ngettext_lazy("Added message %(numbers)s.", "Added messages %(numbers)s.", "count")
 _PINNED = ngettext_lazy("Pinned message %(numbers)s.", "Pinned messages %(numbers)s.", "count")
 _UNPINNED = ngettext_lazy("Unpinned message %(numbers)s.", "Unpinned messages %(numbers)s.", "count")
-_SEVERAL = ngettext_lazy("%(count)d conversation", "%(count)d conversations", "count")
 
 
 def forked(through: int, memory_id: str) -> str:

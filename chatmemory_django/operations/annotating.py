@@ -9,6 +9,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from chatmemory_django.access import FEEDBACK
+from chatmemory_django.core.limits import MAX_RATING_REASON
 from chatmemory_django.db.row_codec import Placed
 from chatmemory_django.db.transactions import as_now
 from chatmemory_django.messages import MessageType, NewMessage
@@ -47,9 +49,12 @@ def annotate(
     is not activity. *max_bytes* limits the resulting metadata. Inside a transaction of the caller, the conversation
     stays locked until that transaction ends.
 
+    The text ``reason`` of a user's ``feedback`` is stored in the column ``rating_reason``, which is encrypted like
+    other texts, and not in the metadata.
+
     Raises:
         TypeError: *changes* is not a mapping with keys of type str, or holds what JSON cannot represent.
-        ValueError: The result is too large, or a database could not store it.
+        ValueError: The result is too large, or a reason too long, or a database could not store it.
 
     """
     to_metadata(changes)
@@ -74,15 +79,29 @@ def _annotate(
     if message is None:
         return None
     before = message.metadata or {}
-    after = {key: value for key, value in {**before, **changes}.items() if value is not None}
-    if json.dumps(after) != json.dumps(before):  # as text, since in Python 1 == True
+    feedback, reason = before.get(FEEDBACK), message.rating_reason
+    if FEEDBACK in changes:
+        feedback, reason = _apart(changes[FEEDBACK])
+    after = {key: value for key, value in {**before, **changes, FEEDBACK: feedback}.items() if value is not None}
+    # As text, since in Python 1 == True.
+    if json.dumps(after) != json.dumps(before) or reason != message.rating_reason:
         new = NewMessage(message.chat_message, to_metadata(after, max_bytes))
-        message.metadata = new_row(new, is_stored=True).metadata
-        rows.update(metadata=message.metadata)
+        message.metadata, message.rating_reason = new_row(new, is_stored=True).metadata, reason
+        rows.update(metadata=message.metadata, rating_reason=reason)
         write(conversation)
         conversation.version += 1
     message.conversation = conversation
     return message
+
+
+def _apart(feedback: Any) -> tuple[Any, str | None]:
+    """Return *feedback* without its reason, and the reason."""
+    reason = feedback.get("reason") if isinstance(feedback, Mapping) else None
+    if not isinstance(reason, str):
+        return feedback, None
+    if len(reason) > MAX_RATING_REASON:
+        raise ValueError(f"The reason has {len(reason)} characters; at most {MAX_RATING_REASON} are allowed.")
+    return {key: value for key, value in feedback.items() if key != "reason"}, reason or None
 
 
 def _entitle(title: str, conversation: Conversation) -> bool:

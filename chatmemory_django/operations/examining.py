@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -27,8 +26,6 @@ class Invariant(StrEnum):
     """It is between 1 and ``next_sequence``."""
     PINNED = "pinned_sequence"
     """It is the sequence of a system message that is not superseded."""
-    SYSTEM_MESSAGE = "system_message"
-    """The memory has at most one, apart from the summary, unless a ``set`` put several there."""
     GAP = "gap"
     """Every message in the memory has a row. Other rows may be missing: pruned, or not kept."""
     MEMORY_MESSAGES = "memory_messages"
@@ -98,9 +95,6 @@ class Examination:
 
     def _broken_memory(self) -> Iterator[tuple[Invariant, str]]:
         conversation, rows = self.conversation, self._rows
-        are_all_there = rows.in_history + rows.not_in_history == conversation.next_sequence - 1
-        if rows.systems > 1 and are_all_there and not rows.may_be_set:
-            yield Invariant.SYSTEM_MESSAGE, f"The memory has {rows.systems}, which were added one by one."
         missing = conversation.memory_messages - rows.in_memory
         if missing > 0 and rows.in_window < conversation.next_sequence - conversation.window_start:
             yield Invariant.GAP, f"{missing} of the {conversation.memory_messages} messages in the memory have no row."
@@ -124,7 +118,7 @@ class Examination:
         if rows.with_wrong_path:
             yield Invariant.PATH, f"{rows.with_wrong_path} rows are on it but not part of the history."
         if rows.visible:
-            yield Invariant.OFF_PATH, f"{rows.visible} rows on other branches are in the window."
+            yield Invariant.OFF_PATH, f"{rows.visible} rows on other branches are in the memory."
         summary, covered = conversation.summary_sequence, rows.covered
         if summary is not None and (covered is None or not claims.leads_through(covered)):
             yield Invariant.SUMMARY, f"It is {summary}, which is not a summary of messages on the path."
@@ -189,7 +183,6 @@ class _Row(NamedTuple):
     type: str
     text: str
     payload: str | None
-    created_at: datetime.datetime
     superseded: bool
     in_history: bool
     token_count: int | None
@@ -214,20 +207,14 @@ class _Rows:
         self.counters: set[str] = set()
         """The names of what counted the messages in the memory; includes "" if one was not counted."""
         self.systems = 0
-        """The number of system messages in the memory."""
-        self.may_be_set = False
-        """
-        Whether a memory with several system messages may have been set: some were stored at one moment, or are not part
-        of the history.
-        """
-        self._system_moments: set[datetime.datetime] = set()
+        """The number of system messages in the memory: ``set`` may put any number there."""
         self.pinned = "is missing"
         self.claims = Claims()
         self.with_wrong_parent = 0
         self.with_wrong_path = 0
         self.with_wrong_cut = 0
         self.visible = 0
-        """The number of messages of other branches that are in the window."""
+        """The number of messages of other branches that are in the memory."""
         self.covered: int | None = None
         """The last message that the summary covers, if it is one."""
         self.pins = 0
@@ -254,12 +241,10 @@ class _Rows:
         if row.in_history:
             if row.sequence > 0:  # 0 is not a message, but the parent of the first ones
                 self.claims.add(row.sequence, row.parent_sequence, on_path=row.on_path)
-            self.visible += not row.on_path and not row.superseded and row.sequence >= conversation.window_start
+            is_inside = row.is_pinned or row.sequence >= conversation.window_start
+            self.visible += not row.on_path and not row.superseded and is_inside
         else:
             self.with_wrong_path += row.on_path
-        if is_system and not is_summary:
-            self.may_be_set |= not row.in_history or row.created_at in self._system_moments
-            self._system_moments.add(row.created_at)
         if is_summary and row.sequence == conversation.summary_sequence:
             self.covered = row.parent_sequence
         self.outside += not 1 <= row.sequence < conversation.next_sequence

@@ -32,10 +32,11 @@ def export(
     form: Literal["jsonl", "text", "html", "ratings"] = "jsonl",
     refused: Refused | None = None,
     owner: object = None,
+    names: bool = False,
 ) -> Iterator[str]:
     """
     Yield *conversations*, with all of their messages or those of *types*, in chunks worth sending; then what belongs to
-    *owner*, the primary key of a user, and to no conversation.
+    *owner*, the primary key of a user, and to no conversation. Lines take *names* and ``EVERYBODY``, too.
 
     The *form* is the lines of ``export_lines``, which can be imported again, those of ``export_ratings``, or a document
     for people: plain text, or a page of HTML, in the active language and time zone. *refused* receives the
@@ -45,7 +46,7 @@ def export(
     if form == "ratings":
         return _in_chunks(export_ratings(conversations, refused=refused))
     if form == "jsonl":
-        return _in_chunks(export_lines(conversations, types=types, refused=refused, owner=owner))
+        return _in_chunks(export_lines(conversations, types=types, refused=refused, owner=owner, names=names))
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of jsonl, {', '.join(FORMS)}.")
     return _in_chunks(export_pieces(conversations, FORMS[form], types=types, refused=refused, owner=owner))

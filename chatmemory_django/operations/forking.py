@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, Count, Exists, F, Max, OuterRef, Q, Sum, Value, When
 
 from chatmemory_django.core.limits import memory_key
+from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.windows import Window
 from chatmemory_django.db import row_codec
 from chatmemory_django.db.batches import in_parts
@@ -252,7 +253,7 @@ def _superseded(state: State, relocation: Relocation) -> Case | F:
     change = Change(state, relocation.state, left=relocation.left, relocation=relocation, hidden=relocation.hidden)
     hidden, entered = change.superseded, Q(in_history=True, sequence__gt=relocation.shared)
     return Case(
-        When(sequence__in=hidden, then=Value(True)),
+        When(Q(sequence__in=hidden) | entered & Q(metadata__has_key=REJECTED), then=Value(True)),  # that stays away
         When(Q(sequence__in=relocation.shown) | entered, then=Value(False)),
         default=F("superseded"),
     )

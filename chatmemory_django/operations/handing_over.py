@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations.one_by_one import in_lock, write
+from chatmemory_django.operations.one_by_one import in_lock, own_row, write
 from chatmemory_django.signals import handed_over
 from chatmemory_django.stores.base import ConversationErasedError
 
@@ -58,8 +58,7 @@ def give_back(conversation: Conversation) -> Conversation:
 
 
 def _changed(conversation: Conversation, change: Callable[[Conversation], Conversation]) -> Conversation:
-    own = Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-    found = in_lock(own, conversation.pk, change)
+    found = in_lock(own_row(conversation), conversation.pk, change)
     if found is None:
         raise ConversationErasedError(f"The conversation {conversation.memory_id!r} was erased.")
     return found

@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connections, router, transaction
 from django.db.models import F, ProtectedError, QuerySet, RestrictedError
 from django.db.models.expressions import Combinable
 
@@ -46,6 +46,12 @@ WindowOf: TypeAlias = Callable[[str], Window | None]
 def for_writing(conversations: QuerySet[Conversation]) -> ConversationQuerySet:
     """Return *conversations* from the database for writes, unless they are bound to a certain database."""
     return conversations.using(conversations.select_for_update().db)  # type: ignore[return-value]  # the manager creates one
+
+
+def own_row(conversation: Conversation) -> ConversationQuerySet:
+    """Return a queryset of only *conversation*, in the database for writes: it may have been read from a replica."""
+    using = router.db_for_write(Conversation, instance=conversation)
+    return Conversation.objects.using(using).filter(pk=conversation.pk)
 
 
 def keys(conversations: QuerySet[Conversation]) -> Iterator[int]:

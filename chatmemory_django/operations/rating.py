@@ -14,13 +14,10 @@ from chatmemory_django.db.moments import aware
 from chatmemory_django.messages import AiMessage, ChatMessage, MessageType
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations.annotating import annotate
-from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of
+from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, own_row
 
 RATINGS = range(1, 6)
 """What a rating may be: 1 is bad, 5 is good."""
-
-MAX_REASON = 2_000
-"""How many characters the reason for a rating has at most."""
 
 CONTEXT = 50
 """How many messages before a question a line has at most."""
@@ -33,8 +30,8 @@ def rate(conversation: Conversation, sequence: int, rating: int | None, reason: 
     """
     Store what a user thinks of the answer with message *sequence*: a *rating* from 1 to 5, or None for none any more.
 
-    It is the ``feedback`` in the metadata of the message, with the *reason* if there is one. Return the message, or
-    None if the history has no such message of the model.
+    It is the ``feedback`` in the metadata of the message; the *reason*, a text of people, is its ``rating_reason``.
+    Return the message, or None if the history has no such message of the model.
 
     Raises:
         ValueError: The rating is none, or the reason is too long or cannot be stored.
@@ -42,11 +39,9 @@ def rate(conversation: Conversation, sequence: int, rating: int | None, reason: 
     """
     if rating is not None and (type(rating) is not int or rating not in RATINGS):
         raise ValueError(f"A rating is a whole number from {RATINGS[0]} to {RATINGS[-1]}, or None, not {rating!r}.")
-    if len(reason) > MAX_REASON:
-        raise ValueError(f"The reason has {len(reason)} characters; at most {MAX_REASON} are allowed.")
-    feedback = None if rating is None else {"rating": rating, **({"reason": reason} if reason else {})}
-    own = Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-    return annotate(own, conversation.memory_id, sequence, {FEEDBACK: feedback}, types={MessageType.AI})
+    feedback = None if rating is None else {"rating": rating, "reason": reason}
+    own, changes = own_row(conversation), {FEEDBACK: feedback}
+    return annotate(own, conversation.memory_id, sequence, changes, types={MessageType.AI})
 
 
 def export_ratings(conversations: QuerySet[Conversation], *, refused: Refused | None = None) -> Iterator[str]:
@@ -84,7 +79,7 @@ def _line(conversation: Conversation, row: Message) -> dict[str, Any]:
         "sequence": row.sequence,
         "created_at": aware(row.created_at),
         "rating": given.get("rating"),
-        "reason": given.get("reason", ""),
+        "reason": row.rating_reason or given.get("reason", ""),
         "question": "" if asked is None else _text(path[asked].chat_message),
         "answer": _text(row.chat_message),
         "context": [_shown(each.type, each.chat_message) for each in earlier],

@@ -160,7 +160,7 @@ def export_pieces(
     moment when its turn comes, as in ``export_lines``. Of those that are refused, the document shows why.
     """
     spoken = translation.get_language() or "en", timezone.get_current_timezone()
-    return _pieces(conversations, partial(_spool, form, types, spoken), form, spoken, refused, owner)
+    return _pieces(conversations, partial(_spool, form, types, spoken, {}), form, spoken, refused, owner)
 
 
 def _pieces(
@@ -196,7 +196,7 @@ def _pieces(
                 yield from (line.decode() for line in spool)
     for each in of_owners if owner is not None else ():
         with unreadable_as(str(UNREADABLE)):
-            found = list(each.exported(owner, conversations.db))
+            found = [content for _, content in each.exported(owner, conversations.db)]
         with translation.override(spoken[0]):
             title = str(each.model._meta.verbose_name)
         for content in found:
@@ -205,13 +205,23 @@ def _pieces(
 
 
 def _spool(
-    form: Form, types: Collection[MessageType] | None, spoken: Spoken, spool: IO[bytes], conversation: Conversation
+    form: Form,
+    types: Collection[MessageType] | None,
+    spoken: Spoken,
+    owners: dict[Any, str],
+    spool: IO[bytes],
+    conversation: Conversation,
 ) -> str:
-    """Write the messages of *conversation* to *spool*, and return what precedes them."""
+    """
+    Write the messages of *conversation* to *spool*, and return what precedes them. *owners* are the names of those that
+    were read before, by their keys; its own is added.
+    """
     spool.seek(0)
     spool.truncate()
     with translation.override(spoken[0]), timezone.override(spoken[1]):
-        owner = "" if conversation.owner is None else visible(str(conversation.owner))
+        if conversation.owner_id not in owners:
+            owners[conversation.owner_id] = "" if conversation.owner is None else visible(str(conversation.owner))
+        owner = owners[conversation.owner_id]
         rows = messages_of(conversation).history(all_branches=True).exclude(REMOVED)
         rows = rows if types is None else rows.filter(type__in=types)
         count = 0

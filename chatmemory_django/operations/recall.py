@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.messages import beginning_of_text
 from chatmemory_django.models.windows import Bounds, in_memory
-from chatmemory_django.operations.searching import Nearby, Passage, find_answers
+from chatmemory_django.operations.searching import ACCEPTED, Nearby, Passage, find_answers
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -119,10 +120,12 @@ class Recall:
         JSON has at most *max_characters*: what does not fit, the worst matches first, is left out.
         """
         reader = self._owner(owner)
-        kept = self._kept(reader)
-        present = kept.filter(memory_id__in=self._present(memory_id)).first()
-        within = None if present is None else ~Q(conversation=present) | _made_room(present)
-        answers = find_answers(kept, question, owner=reader, types=SPEAKERS, stop=limit, within=within)
+        kept, names = self._kept(reader), self._present(memory_id)
+        present = [*kept.filter(memory_id__in=names)]
+        within = reduce(and_, (~Q(conversation=each) | _made_room(each) for each in present), Q())
+        # One that begins only now, or that a replica has only now, has all of its messages in its memory.
+        begun = kept.exclude(memory_id__in=names - {each.memory_id for each in present})
+        answers = find_answers(begun, question, owner=reader, types=SPEAKERS, stop=limit, within=within)
         quoted = [_passage(each) for each in answers]
         while quoted and len(_quoting(_ABOUT, quoted)) > max_characters:
             quoted.pop()
@@ -153,7 +156,7 @@ class Recall:
         found = named.first() if is_storable(conversation) else None
         if found is None:
             raise Conversation.DoesNotExist("The user has no earlier conversation with this name.")
-        spoken = found.history().filter(type__in=SPEAKERS).exclude(text="")
+        spoken = found.history().filter(ACCEPTED, type__in=SPEAKERS).exclude(text="")
         rows = spoken.values_list("sequence", "type", "created_at", beginning_of_text(MAX_TEXT + 1))
         place = max(0, min(around, MAX_INTEGER))
         before = rows.filter(sequence__lte=place).order_by("-sequence")[: MAX_BESIDE + 1]

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Q
 
 from chatmemory_django import observing
-from chatmemory_django.core.excerpts import MAX_SNIPPET, Snippet
+from chatmemory_django.core.excerpts import ELLIPSIS, MAX_SNIPPET, Snippet
 from chatmemory_django.core.tool_calls import REJECTED
 from chatmemory_django.core.weighing import Key, beginning_of, only_asks, words_of
+from chatmemory_django.db import row_codec
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, Message, MessageQuerySet
+from chatmemory_django.models.fields import without_texts
 from chatmemory_django.models.messages import Match, beginning_of_text
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 BESIDE = 5
 """How many messages before a hit, and after it, are read to find what was written there: some are calls of tools."""
+
+
+ACCEPTED = ~Q(metadata__has_key=REJECTED)
+"""The condition for messages that no server of a model has rejected: it would do so again."""
 
 
 class Nearby(NamedTuple):
@@ -71,10 +77,11 @@ def find_messages(
     Return the messages that ``Message.objects.search`` finds, best first, from *start* up to *stop*.
 
     Only messages of *types* are found, in those of *conversations* that belong to *owner*. To find those with all words
-    takes up to three queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted.
+    takes up to three queries, however long the messages are. Raises ``EncryptedError`` where texts are encrypted,
+    unless *match* is "any".
     """
     with observing.Operation("search"):
-        hits = _found(_messages(conversations), text, owner, types, match, slice(start, stop))
+        hits = _found(Message.objects.all(), conversations, text, owner, types, match, slice(start, stop))
         observing.note("counted", records=len(hits))
     return [*hits.values()]
 
@@ -86,22 +93,26 @@ def find_answers(
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
     stop: int,
-    within: Q | None = None,
+    within: Q = Q(),  # noqa: B008  # it is never changed
 ) -> list[Passage]:
     """
     Return up to *stop* messages that answer *question*, best first, for a model: it asks in sentences.
 
-    First come those with all words, then those with any. A message that only asks comes after what answers it, or with
-    its answer, if that is the next message: each hit has those beside it. All of them are *within* that condition, and
-    none was rejected by the server of a model, which would reject it again. See ``find_messages`` for the rest.
+    First come those with all words, then those with any; where texts are encrypted, all are weighed alike, and one that
+    cannot be decrypted is not found. A message that only asks comes after what answers it, or with its answer, if that
+    is the next message: each hit has those beside it. All of them are *within* that condition, and none was rejected by
+    the server of a model, which would reject it again. See ``find_messages`` for the rest.
     """
-    messages = _messages(conversations).filter(within or Q())
-    with observing.Operation("search"):
-        every = _found(messages, question, owner, types, "all", slice(stop))
+    conversations = conversations.using(conversations.db)  # a router may name another database each time
+    messages = Message.objects.filter(within)
+    with observing.Operation("search"), row_codec.unreadable_as(""):
+        is_plain = row_codec.installed is None
+        every = _found(messages, conversations, question, owner, types, "all", slice(stop)) if is_plain else {}
         first = {key: hit for key, hit in every.items() if not only_asks(str(hit.snippet))}
         is_enough = len(first) == stop
-        more = {} if is_enough else _found(messages, question, owner, types, "any", slice(2 * stop))
-        accepted = messages.filter(~Q(metadata__has_key=REJECTED), conversation__owner=owner.pk, type__in=types)
+        more = {} if is_enough else _found(messages, conversations, question, owner, types, "any", slice(2 * stop))
+        named = messages.using(conversations.db).filter(conversation__in=conversations.order_by().values("pk"))
+        accepted = named.filter(ACCEPTED, conversation__owner=owner.pk, type__in=types)
         answers = _with_beside(accepted, {**first, **more, **every})[:stop]
         observing.note("counted", records=len(answers))
     return answers
@@ -109,18 +120,20 @@ def find_answers(
 
 def _found(
     messages: MessageQuerySet,
+    conversations: QuerySet[Conversation],
     text: str,
     owner: AbstractBaseUser | AnonymousUser,
     types: Collection[MessageType],
     match: Match,
     part: slice,
 ) -> dict[Key, Hit]:
-    found = messages.search(text, owner=owner, types=types, match=match)
-    rows = list(found.select_related("conversation").defer("text", "payload", "verbatim", "metadata")[part])
+    using = conversations.db
+    found = messages.using(using).search(text, owner=owner, types=types, match=match, conversations=conversations)
+    rows = list(without_texts(found.select_related("conversation")).defer("metadata")[part])
     if not rows:
         return {}
     shown = text if match == "all" else " ".join(map(beginning_of, words_of(text)))
-    snippets = Message.objects.using(messages.db).with_keys(row.pk for row in rows).snippets(shown)
+    snippets = Message.objects.using(using).with_keys(row.pk for row in rows).snippets(shown)
     return {
         row.pk: Hit(
             row.conversation.memory_id,
@@ -136,10 +149,6 @@ def _found(
     }
 
 
-def _messages(conversations: QuerySet[Conversation]) -> MessageQuerySet:
-    return Message.objects.using(conversations.db).filter(conversation__in=conversations.order_by().values("pk"))
-
-
 def _with_beside(messages: MessageQuerySet, hits: dict[Key, Hit]) -> list[Passage]:
     """
     Return *hits* with what was written beside them, in one query, without those that are not among *messages*, and
@@ -150,8 +159,9 @@ def _with_beside(messages: MessageQuerySet, hits: dict[Key, Hit]) -> list[Passag
         return []
     rows = messages.filter(reduce(or_, near)).history().exclude(text="").order_by("sequence")
     written: defaultdict[int, list[Nearby]] = defaultdict(list)
-    for pk, *values in rows.values_list("conversation_id", "sequence", "type", beginning_of_text(MAX_SNIPPET + 1)):
-        written[pk].append(Nearby(*values))
+    beginnings = rows.values_list("conversation_id", "sequence", "type", beginning_of_text(MAX_SNIPPET + 1))
+    for pk, at, kind, text in beginnings:
+        written[pk].append(Nearby(at, kind, ELLIPSIS if text is None else text))  # as in ``Recall.read_conversation``
     answers: dict[Key, Passage] = {}
     for (pk, at), hit in hits.items():
         near_it = [each for each in written[pk] if abs(each.sequence - at) <= BESIDE]

@@ -13,6 +13,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
 from chatmemory_django import conf
+from chatmemory_django.codec import MAX_REASON
 from chatmemory_django.core.limits import (
     MAX_INTEGER,
     MAX_MEMORY_ID_LENGTH,
@@ -29,9 +30,6 @@ from chatmemory_django.models.columns import to_columns, to_metadata
 from chatmemory_django.operations.one_by_one import as_kept
 from chatmemory_django.rest.filters import moment
 from chatmemory_django.rest.problems import FieldName, InvalidQuery
-
-MAX_REASON = 300
-"""Maximum number of characters of an error detail, which may repeat keys that the client sent."""
 
 _LOCATED = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 

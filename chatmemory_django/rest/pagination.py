@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from django.core.exceptions import ValidationError
 from django.db.models import Case, Q, QuerySet, Value, When
@@ -180,6 +180,12 @@ class RankedPagination(BoundedCursorPagination):
         if not 0 <= start <= RANKED:
             raise InvalidQuery({self.cursor_query_param: self.invalid_cursor_message})
         return start
+
+
+def linked(request: Request, **parameters: Any) -> str:
+    """Return the URL of *request* with these query parameters in place of those that it has."""
+    query = urlencode({**request.query_params.dict(), **parameters})
+    return f"{request.build_absolute_uri(request.path)}?{query}"
 
 
 def _turned(ordering: Sequence[str]) -> list[str]:

@@ -65,8 +65,8 @@ def invalid(path: str, detail: str, code: str = "invalid") -> Problem:
 
 
 def protected() -> Problem:
-    """Return a 409 for a conversation of which nothing can be erased."""
-    detail = "Other objects of the site refer to this conversation; nothing of it can be erased."
+    """Return a 409 for what must not be erased."""
+    detail = "Other objects of the site protect this: nothing of it can be erased."
     return Problem(HTTPStatus.CONFLICT, "protected", detail)
 
 

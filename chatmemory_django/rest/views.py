@@ -13,7 +13,6 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import DEFAULT_DB_ALIAS, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase
-from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
@@ -30,14 +29,14 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from chatmemory_django import conf
-from chatmemory_django.access import AccessPolicy, Owner, Verb, access_policy, count_wrong_credentials
+from chatmemory_django.access import AccessPolicy, Owner, Verb, access_policy, count_wrong_credentials, permitted
 from chatmemory_django.authentication import with_bearer
 from chatmemory_django.core.limits import memory_key
 from chatmemory_django.db.row_codec import Address
 from chatmemory_django.messages import ChatMessage, MessageType
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.alternatives import Place
-from chatmemory_django.models.conversations import lock_first, unexpired
+from chatmemory_django.models.conversations import lock_first
 from chatmemory_django.operations import Receipt, admin_log, erase
 from chatmemory_django.operations.reading import Way, note_read
 from chatmemory_django.private import private_view
@@ -340,14 +339,7 @@ class ChatMemoryView(GenericAPIView[Any]):
 
     def get_conversations(self, verb: Verb) -> Any:
         """Return the conversations to which the user may do *verb*, without duplicates. Subclasses may filter them."""
-        rows = self.policy.conversations(self.request, verb).filter(unexpired(timezone.now()))
-        joined = sum(
-            count > 0 for count in rows.query.alias_refcount.values()
-        )  # 0 for joins that turned out to be unnecessary
-        if rows.query.distinct or joined > 1:
-            # A join may duplicate conversations, and DISTINCT rows can be neither locked nor deleted.
-            return Conversation.objects.filter(pk__in=rows.order_by().values("pk"))
-        return rows
+        return permitted(self.policy, self.request, verb)
 
     def get_query_serializer_class(self) -> type[Serializer[Any]] | None:
         """Return the serializer of the query parameters of this request."""

@@ -21,6 +21,9 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync"
 )
+PATIENCE = 120_000
+"""Milliseconds after which a test gives up waiting for a page, on a machine that runs other tests beside."""
+
 LAPTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 FORMS = pytest.mark.parametrize(("theme", "viewport"), [("light", LAPTOP), ("dark", PHONE)], ids=["laptop", "phone"])
@@ -72,7 +75,7 @@ class Remote:
 def chromium():
     with ThreadPoolExecutor(max_workers=1) as thread:
         running = Remote(thread, thread.submit(lambda: playwright.sync_playwright().start()).result())
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split(), timeout=PATIENCE)
         yield browser
         browser.close()
         running.stop()

@@ -32,7 +32,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from example_project import memories
-from tests.acceptance.browser import CONTRAST, FORMS, LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import CONTRAST, FORMS, LAPTOP, PATIENCE, PHONE, chromium, needs_browser, overflow, shoot
 from tests.faces.admin.admin_site import EVERYTHING, conversation, page, staff
 
 __all__ = ["chromium"]  # a fixture
@@ -72,10 +72,10 @@ def open_page(chromium, client, site, complaints):
             base_url=site,
         )
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
         context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": site}])
         opened = context.new_page()
-        opened.set_default_timeout(10_000)
         opened.on("console", lambda message: complaints.append(message.text))
         opened.on("pageerror", lambda error: complaints.append(str(error)))
         opened.on("dialog", lambda dialog: complaints.append(dialog.message))
@@ -462,6 +462,7 @@ class TestCopy:
         def copied(opened) -> str:
             button = opened.get_by_role("button", name="Copy OpenAI JSON")
             opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+            opened.evaluate("void (window.setTimeout = () => 0)")  # else the button has its name again after a while
             button.click()
             opened.get_by_role("button", name="Copied").wait_for()
             return opened.evaluate("navigator.clipboard.readText()")
@@ -703,7 +704,7 @@ class TestPolicy:
             script.textContent = "window.ran = true";
             document.body.append(script);
         }""")
-        opened.wait_for_function("() => window.refused.length > 0", timeout=5_000)
+        opened.wait_for_function("() => window.refused.length > 0")
 
         assert opened.evaluate("window.refused") == ["script-src-elem"]
         assert opened.evaluate("window.ran") is None

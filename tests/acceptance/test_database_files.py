@@ -27,7 +27,6 @@ REACHED_BY = {
     "chat/outgoing/fitting.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "chat/pydantic_ai/vendors.py": "test_vendor_response.py::test_it_does_not_go_to_another_vendor",
     "contrib/encryption/places.py": "encryption/test_attacks.py::test_a_column_alone_is_read_with_its_place",
-    "contrib/importing/tables.py": "contrib/importing/test_openai.py::test_can_be_in_a_database_of_the_site",
     "db/tables.py": "test_verifying.py::test_after_it_nothing_is_left_but_what_others_have",
 }
 """Tests of modules that no test imports: the store calls them, a command or Django itself."""

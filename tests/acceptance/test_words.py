@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = [".ci", "benchmarks", "chatmemory_django", "docs", "example_project", "tests"]
 SUFFIXES = {"", ".css", ".html", ".js", ".jsx", ".md", ".mjs", ".po", ".py", ".sh", ".toml", ".ts", ".tsx"}
 OBSCURE = {
-    r"said|says|tells|telling|told": "wrote, sent, asked; states, returns, reports, describes, shows",
+    r"said(?! messages)|says|tells|telling|told": "wrote, sent, asked; states, returns, reports, describes, shows",
     r"of (no )?use\b(?! of)": "invalid, has no effect, useful",
     r"at home here|will do(?= *[.,;:)]|$)": "is supported, is enough, requires",
     r"lets? go of|gone for good|deleted for good": "evicts, is deleted permanently",
@@ -22,7 +22,11 @@ OBSCURE = {
     r"thereof|whereof|wherein|thereby|lest|alas|hence|thus": "a plain word",
     r"forgetting|forgets": "evicts, deletes, loses",
 }
-"""What must not be written, as regular expressions of whole words, and what to write instead."""
+"""
+What must not be written, as regular expressions of whole words, and what to write instead.
+
+A field of the first exports, which are still read, is called ``said_messages``.
+"""
 
 
 @pytest.fixture(scope="module")

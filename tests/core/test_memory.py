@@ -19,6 +19,7 @@ from chatmemory_django.messages import (
 )
 from chatmemory_django.stores import InMemoryChatMemoryStore, SingleSlotChatMemoryStore
 from tests.estimators import ADDITIVE_WORDS, WORDS, AdditiveWords
+from tests.logs import logged_by
 from tests.reference_store import ReferenceStore
 
 PRIVATE = "whatnobodyelsemayread"
@@ -508,8 +509,8 @@ class TestWarning:
             memory.add(UserMessage(f"{PRIVATE} " * 50))
 
         assert memory.messages() == []
-        [record] = caplog.records
-        assert (record.name, record.levelname) == ("chatmemory_django.memory", "WARNING")
+        [record] = logged_by(caplog, "chatmemory_django.memory")
+        assert record.levelname == "WARNING"
         assert record.getMessage() == (
             "None of the 1 messages just added to memory 'chat-7' fits: the last one costs 53, and the limit is 9."
         )
@@ -533,7 +534,7 @@ class TestWarning:
         memory.add()
 
         assert memory.messages() == [S1]
-        assert caplog.records == []
+        assert not logged_by(caplog, "chatmemory_django.memory")
 
 
 class TestReadOptions:

@@ -178,3 +178,11 @@ def test_no_question_takes_long(letter):
     Weighing(letter * MAX_SEARCH, [(1, 1, letter * 20)]).best(1)
 
     assert time.process_time() - begin < 5  # without a bound, 25
+
+
+def test_a_word_that_is_too_long_for_a_compound_has_no_parts():
+    """In ten thousand texts of such words, all parts of one of 255 letters took half a minute."""
+    written = [(1, 1, "x" * 30)]
+
+    assert Weighing("x" * 64, written).best(1)
+    assert not Weighing("x" * 65, written).best(1)

@@ -17,6 +17,7 @@ from chatmemory_django.db import threads
 from chatmemory_django.db.background import KEPT_CALLS, Background
 from chatmemory_django.db.threads import in_background, in_slow_thread, in_thread
 from tests.asgi import run
+from tests.logs import logged_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -126,9 +127,11 @@ class TestBound:
         assert [each.result(PATIENCE) for each in waiting] == ["", ""]
         run(ask(overload.in_thread_in_turn))
 
-        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-        assert "All 1 threads that use the database are busy, and more than 2 requests wait" in caplog.messages[0]
-        assert "free again" in caplog.messages[1]
+        records = logged_by(caplog, overload.logger.name)
+        assert [record.levelno for record in records] == [logging.WARNING] * 2
+        busy, free = (record.getMessage() for record in records)
+        assert "All 1 threads that use the database are busy, and more than 2 requests wait" in busy
+        assert "free again" in free
 
     def test_what_an_answer_in_progress_does_is_never_refused(self, background):
         async def end() -> str:

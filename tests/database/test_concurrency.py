@@ -153,6 +153,22 @@ def test_a_writer_killed_during_an_add_leaves_no_trace_and_blocks_no_one(worker,
     assert len(after_one_more["texts"]) == 9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("statement", [4, 11, 17, 25])
+def test_an_import_that_is_killed_goes_on_and_stores_nothing_twice(worker, statement):
+    dying = worker("import", 3, statement)
+    lines = list(iter(dying.stdout.readline, "paused\n"))
+    dying.kill()
+    dying.communicate()
+    assert dying.returncode == -signal.SIGKILL
+
+    again = worker("import", 3, 0).communicate()[0].splitlines()
+    assert again[: len(lines)] == [line.replace("STORED", "PRESENT").strip() for line in lines]
+    assert again[len(lines) :] == [f"c{number} STORED" for number in range(len(lines), 3)]  # none was there in part
+
+    assert worker("import", 3, 0).communicate()[0].splitlines() == [f"c{number} PRESENT" for number in range(3)]
+
+
 @pytest.mark.skipif(IS_SQLITE, reason="SQLite in memory is one connection")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])

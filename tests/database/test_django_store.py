@@ -279,11 +279,11 @@ class TestStatements:
         with django_assert_num_queries(self.ADD):
             window(9).add(user(0))
 
-    def test_an_add_of_50_messages_takes_no_extra_statement(self, length, django_assert_num_queries):
+    def test_an_add_of_49_messages_takes_no_extra_statement(self, length, django_assert_num_queries):
         with_history(length)
 
         with django_assert_num_queries(self.ADD + 1):
-            window(9).add(*map(user, range(50)))
+            window(9).add(*map(user, range(49)))
 
     def test_a_read_takes_1_statement(self, length, django_assert_num_queries):
         with_history(length)

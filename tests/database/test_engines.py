@@ -13,7 +13,7 @@ from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, fields, lookups
 from chatmemory_django.models.conversations import hour_of
 from chatmemory_django.provider import get_chat_memory
-from chatmemory_django.stores.django import statements
+from chatmemory_django.stores.django import snapshots, statements
 
 pytestmark = pytest.mark.django_db
 
@@ -98,7 +98,7 @@ def test_it_reads_both_again_if_another_writer_was_in_between():
 
     with pytest.MonkeyPatch.context() as patch, connection.cursor() as cursor:
         patch.setattr(statements, "read_memory", read_and_wait)
-        snapshot, rows = statements.read_with_memory(cursor, "c", "", None)
+        snapshot, rows = snapshots.read_with_memory(cursor, "c", "", None)
 
     assert not others
     assert snapshot.state.version == Conversation.objects.get().version

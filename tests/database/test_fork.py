@@ -307,6 +307,18 @@ def test_a_fork_is_a_consistent_snapshot_despite_concurrent_writers(after):
     assert counted_memory(fork.memory_id).messages() == user_messages(*texts(fork.history()))
 
 
+def test_a_message_that_the_model_rejected_stays_out_of_the_memory_of_a_fork_of_its_branch():
+    memory = a_memory(limit=8)
+    memory.add(*user_messages("one", "two", "too long", "four"))
+    memory.store.reject("source", [3], "too_long", memory.window())
+    memory.add(UserMessage("other"), after=1)
+
+    fork = operations.fork(source(), through=4)
+
+    check(fork)
+    assert a_memory(fork.memory_id, limit=8).messages() == user_messages("two", "four")
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="Elsewhere, who was refused a row has a lock on it")
 @pytest.mark.django_db(transaction=True)
 def test_an_id_that_is_free_again_is_given_to_the_fork(monkeypatch):

@@ -274,6 +274,7 @@ class TestInvalidLines:
             (3, {"client_message_id": ""}, "client_message_id must have 1 to 64 characters, not 0"),
             (3, {"client_message_id": "7" * 65}, "client_message_id must have 1 to 64 characters, not 65"),
             (3, {"client_message_id": "\0"}, "NUL"),
+            (3, {"token_count": 1, "counted_by": "a\0"}, "counted_by holds a NUL"),
             (3, {"client_message_id": 7}, "Expected `str | null`"),
             (3, {"created_at": "9999-12-31T23:59:59Z"}, "years 1970 and 9998"),
             (1, {"messages": 5}, "5 messages should follow, but 4 do"),

@@ -797,7 +797,6 @@ BROKEN: dict[str, tuple[Callable[[], object], set[Invariant]]] = {
     ),
     "a pinned message that is not a system message": (the_row(1, type="USER"), {Invariant.PINNED}),
     "a pinned message that was replaced": (the_row(1, superseded=True), {Invariant.PINNED}),
-    "two system messages": (the_row(5, type="SYSTEM"), {Invariant.SYSTEM_MESSAGE}),
     "a missing message of the memory": (
         without_row(5),
         {Invariant.GAP, Invariant.MEMORY_MESSAGES, Invariant.MEMORY_TOKENS},
@@ -845,6 +844,19 @@ class TestCheck:
 
         assert found_in(window_of=lambda memory_id: Window(3) if memory_id == "a" else Window(20, ADDITIVE_WORDS)) == []
         operations.prune(everyone(), history_older_than=DAY)
+        assert found_in() == []
+
+    @pytest.mark.parametrize("added", [(), (U2,), (SystemMessage("later"),)])
+    def test_two_system_messages_stored_by_a_set_that_continues_are_valid(
+        self, added: tuple[SystemMessage | UserMessage, ...]
+    ):
+        memory = a_memory("a")
+        memory.add(S1, U1)
+
+        memory.set([*memory.messages(), SystemMessage("another")])
+        memory.add(*added)
+
+        assert sum(each.type == "SYSTEM" for each in memory.messages()) == 2
         assert found_in() == []
 
     def test_two_system_messages_stored_by_set_are_valid(self):

@@ -373,6 +373,64 @@ def test_retention_leaves_it_and_without_a_history_it_is_kept_alone():
     assert_right()
 
 
+@pytest.mark.parametrize("ends", [MessageWindowChatMemory.clear, lambda read: read.set([])], ids=["cleared", "set"])
+def test_without_a_history_nothing_is_left_of_a_pin_that_ended_with_the_memory(ends):
+    memory(keep_history=False).add(*users(1, 2, 3))
+    memory(keep_history=False).pin(1)
+    memory(keep_history=False).add(*users(4, 5, 6, 7))
+
+    ends(memory(keep_history=False))
+    assert not Message.objects.exists()
+
+
+def test_a_message_that_is_rejected_on_another_branch_does_not_come_back_with_it():
+    memory().add(*users(1, 2, 3))
+    memory().pin(3)
+    memory().add(UserMessage("other"), after=1)
+    memory().store.reject("c", [3], "too_long", memory().window())
+    memory().switch(3)
+
+    assert sent(memory()) == ["1", "2"]
+    assert conversation().pinned_count == 0
+    assert_right()
+
+
+def test_a_question_that_was_pinned_while_it_was_set_aside_stays_in_the_memory_of_its_answer():
+    memory().add(*users(1, 2, 3))
+    with memory().turn("early", after=1) as turn:
+        turn.add(UserMessage("q"))
+        memory().switch(4)
+        memory().pin(4)
+        memory().switch(3)
+        for number in range(6):
+            turn.add(AiMessage(f"a{number}"))
+
+    assert sent(memory()) == ["q", "a3", "a4", "a5"]
+    assert conversation().memory_messages == 4
+    assert_right()
+
+
+def test_a_pinned_message_of_another_branch_is_in_no_memory_that_is_imported():
+    memory().add(*users(1, 2, 3))
+    memory().pin(3)
+    memory().add(UserMessage("other"), after=1)
+    memory().add(*users(*range(5, 9)))
+    lines = list(operations.export_lines(Conversation.objects.all()))
+    Conversation.objects.all().delete()
+
+    wrong = [
+        line.replace('"superseded":true', '"superseded":false') if '"is_pinned":true' in line else line
+        for line in lines
+    ]
+    with pytest.raises(operations.JsonLinesError, match="superseded must be true"):
+        operations.import_lines(wrong)
+    operations.import_lines(lines)
+    Message.objects.filter(is_pinned=True).update(superseded=False)
+    found: list[operations.Finding] = []
+    operations.check(Conversation.objects.all(), lambda _: None, found.append)
+    assert operations.Invariant.OFF_PATH in {each.rule for each in found}
+
+
 def test_lines_carry_it_and_a_wrong_count_is_found_and_repaired():
     memory().add(*users(1, 2, 3))
     memory().pin(1)

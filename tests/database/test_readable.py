@@ -6,6 +6,8 @@ import re
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
 
 from chatmemory_django.db.moments import to_moment
@@ -152,6 +154,18 @@ def test_many_conversations_are_one_document_without_what_was_erased(form):
     document = "".join(chunks)
 
     assert re.findall(r"Question (\d)", document) == ["0", "2"]
+
+
+def test_an_owner_is_read_once():
+    ann = User.objects.create_user("ann")
+    for memory_id in "abc":
+        get_chat_memory(memory_id, owner=ann).add(UserMessage("Hello"))
+
+    with CaptureQueriesContext(connection) as queries:
+        assert exported("text").count("Owner: ann\n") == 3
+
+    users = connection.ops.quote_name(User._meta.db_table)
+    assert len([each for each in queries if f"FROM {users}" in each["sql"]]) == 1
 
 
 @FORMS

@@ -27,6 +27,7 @@ from chatmemory_django.messages import (
     UserMessage,
 )
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.finding import WEIGHED
 from chatmemory_django.operations.recall import MAX_BESIDE, MAX_FOUND, MAX_TEXT, MAX_TITLE, Recall
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -148,6 +149,19 @@ class TestSearch:
         say("present", ann, *(UserMessage(f"hazelnuts {number}") for number in range(9)))
 
         assert found(Recall(ann, memory_id="present")) == [("old", 1), ("old", 2)]
+
+    @pytest.mark.parametrize("long", ["present", "private"])
+    def test_messages_that_are_not_searched_do_not_take_the_place_of_others(self, ann, long):
+        say("old", ann)
+        say(long, ann)
+        Conversation.objects.filter(memory_id=long).update(next_sequence=WEIGHED + 2)
+        others = Conversation.objects.exclude(memory_id="private")
+
+        answer = Recall(ann, memory_id="present", conversations=others).search_conversations(
+            "Which hazelnuts may I eat?"
+        )
+
+        assert {each["conversation"] for each in json.loads(answer)["messages"]} == {"old"}
 
     def test_is_bounded(self, ann):
         for number in range(MAX_FOUND + 3):

@@ -19,6 +19,7 @@ from chatmemory_django.memory import MessageWindowChatMemory, TokenWindowChatMem
 from chatmemory_django.messages import AiMessage, Image, ImageContent, TextContent, UserMessage
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.operations import erase
+from chatmemory_django.operations.recall import Recall
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
 from tests.database.test_recall import INJECTIONS, ann, bob
@@ -144,6 +145,31 @@ class TestWhatIsRecalled:
         assert (hit["conversation"], hit["message"], hit["quotation"]) == ("present", 1, NUTS.single_text)
         assert "after" not in hit  # which the window shows
 
+    def test_is_nothing_of_a_present_conversation_that_begins_meanwhile(self, ann):
+        """A replica may show the question only now, or another tab asks."""
+        say("old", ann)
+        statements = 0
+
+        def another_writes(execute, sql, *args):
+            nonlocal statements
+            statements += 1
+            if statements == 2:
+                say("present", ann)
+            return execute(sql, *args)
+
+        with connection.execute_wrapper(another_writes):
+            about = Recall(ann).about(ASKED, memory_id="present")
+
+        assert {each["conversation"] for each in json.loads(about or "")["messages"]} == {"old"}
+
+    def test_is_nothing_that_any_of_two_present_windows_shows(self, ann):
+        for memory_id in ("old", "present", "beside"):
+            say(memory_id, ann)
+
+        about = Recall(ann, memory_id="beside").about(ASKED, memory_id="present")
+
+        assert {each["conversation"] for each in json.loads(about or "")["messages"]} == {"old"}
+
     def test_is_nothing_that_the_present_conversation_was_cleared_of(self, ann):
         memory = say("present", ann)
         memory.clear()
@@ -177,6 +203,7 @@ class TestWhatIsRecalled:
         for memory_id in ("old", "new"):
             assistant.chat(memory_id, ASKED, owner=ann)
             assert "poison" not in str(model.sent[-1])
+        assert "poison" not in Recall(ann).read_conversation("old", 1)
 
     def test_is_of_the_conversations_that_the_site_names(self, ann):
         for memory_id in ("shop-1", "private-1"):

@@ -9,7 +9,7 @@ from django.utils import timezone
 from chatmemory_django.memory import MessageWindowChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, ToolExecutionRequest, UserMessage
 from chatmemory_django.models import Conversation, Message
-from chatmemory_django.stores.django import DjangoChatMemoryStore, statements
+from chatmemory_django.stores.django import DjangoChatMemoryStore, snapshots, statements
 from chatmemory_django.stores.django.rows import PINNED, WINDOW
 from chatmemory_django.stores.django.statements import Parameter, Statement
 
@@ -126,7 +126,7 @@ class TestReading:
 
     def test_the_front_of_a_window_excludes_pinned_messages(self, conversation):
         with connection.cursor() as cursor:
-            snapshot = statements.read(cursor, "c", None)
+            snapshot = snapshots.read(cursor, "c", None)
 
         assert (snapshot.state.id, snapshot.state.version) == (conversation.pk, conversation.version)
         assert [(row.sequence, row.type) for row in snapshot.front] == [(3, "AI"), (4, "USER"), (5, "USER")]
@@ -135,7 +135,7 @@ class TestReading:
 
     def test_an_unknown_conversation_reads_nothing(self):
         with connection.cursor() as cursor:
-            assert statements.read(cursor, "unknown", None) is None
+            assert snapshots.read(cursor, "unknown", None) is None
             assert statements.read_memory(cursor, "unknown", "", None) == []
 
 

@@ -34,6 +34,7 @@ from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.asgi import run
 from tests.database.interleaving import another_writer
 from tests.estimators import ADDITIVE_WORDS, JOINT
+from tests.logs import logged_by
 from tests.reference_store import ReferenceStore
 
 pytestmark = pytest.mark.django_db
@@ -762,7 +763,7 @@ class TestSummarizingOnAdd:
         talk.add(*numbered(7))
 
         assert after_the_failure == numbered(3, 4, 5, 6)
-        [record] = caplog.records
+        [record] = logged_by(caplog, "chatmemory_django.memory")
         assert (record.levelno, record.args) == (logging.ERROR, ("c",))
         assert talk.messages() == [SystemMessage("until 3"), *numbered(6, 7)]
 
@@ -807,7 +808,7 @@ class TestSummarizingOnAdd:
         summarizer.answers = [TimeoutError()]
 
         assert asyncio.run(talk.aadd(*numbered(1, 2, 3, 4, 5, 6))) == [1, 2, 3, 4, 5, 6]
-        assert len(caplog.records) == 1
+        assert len(logged_by(caplog, "chatmemory_django.memory")) == 1
         assert asyncio.run(talk.asummarize())
 
 

@@ -32,7 +32,7 @@ def test_the_database_ends_a_statement_that_takes_longer():
     with pytest.raises(DatabaseError), limited(0.05, "default"):
         read(ENDLESS[connection.vendor])
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert read("SELECT 1") == [(1,)]
 
 

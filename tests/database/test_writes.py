@@ -464,13 +464,13 @@ def held() -> Iterator[None]:
         with transaction.atomic():
             Conversation.objects.filter(memory_id="c").update(title="held")
             is_held.set()
-            is_over.wait(30)
+            is_over.wait(300)
         connections.close_all()
 
     django_memory().add(U1)
     thread = threading.Thread(target=hold)
     thread.start()
-    assert is_held.wait(10)
+    assert is_held.wait(60)
     yield
     is_over.set()
     thread.join()
@@ -844,13 +844,13 @@ def test_a_turn_that_began_on_what_was_never_committed_ends_on_what_is_there():
         with transaction.atomic():
             messages_window(10).add(*numbered(2, 3))
             is_added.set()
-            has_begun.wait(10)
+            has_begun.wait(60)
             transaction.set_rollback(True)
         connections.close_all()
 
     taking_back = threading.Thread(target=take_back)
     taking_back.start()
-    is_added.wait(10)
+    is_added.wait(60)
     with isolated("READ UNCOMMITTED"):
         turn = messages_window(10).turn().begin()
         has_begun.set()

@@ -4,6 +4,8 @@ A process that writes to the database in ``DATABASE_URL``, for tests with severa
     python -m tests.database.worker add COUNT      add that many messages to the conversation "c", one by one
     python -m tests.database.worker pause COUNT N MORE    do that, then add a system message and MORE others at once,
                                                    and hang after N of its statements
+    python -m tests.database.worker import COUNT N print each of that many conversations that is imported, and hang
+                                                   after N statements, unless N is 0
     python -m tests.database.worker take COUNT     take the conversation as often, each time for two messages of its own
     python -m tests.database.worker state COUNT    print the conversation as JSON, add that many more, print it again
     python -m tests.database.worker migrate
@@ -13,6 +15,8 @@ import json
 import os
 import sys
 import time
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import django
@@ -27,6 +31,12 @@ from chatmemory_django.chat.runs import leases  # noqa: E402
 from chatmemory_django.memory import MessageWindowChatMemory  # noqa: E402
 from chatmemory_django.messages import NewMessage, SystemMessage, UserMessage  # noqa: E402
 from chatmemory_django.models import Conversation  # noqa: E402
+from chatmemory_django.operations import (  # noqa: E402
+    ImportedConversation,
+    ImportedMessage,
+    ImportResult,
+    import_conversations,
+)
 from chatmemory_django.stores.base import LeaseLostError  # noqa: E402
 from chatmemory_django.stores.django import DjangoChatMemoryStore  # noqa: E402
 
@@ -40,6 +50,26 @@ def add(count: int) -> None:
 
 def pause(count: int, after: int, more: int) -> None:
     add(count)
+    with hanging(after):
+        memory.add(SystemMessage("Be brief."), *[UserMessage("hi")] * more)
+
+
+def import_talks(count: int, after: int) -> None:
+    def note(talk: ImportedConversation, result: ImportResult) -> None:
+        sys.stdout.write(f"{talk.memory_id} {result.name}\n")
+        sys.stdout.flush()
+
+    begun = datetime(2024, 5, 6, tzinfo=UTC)
+    talks = (
+        ImportedConversation(f"c{number}", [ImportedMessage(UserMessage(f"{each}"), begun) for each in range(9)])
+        for number in range(count)
+    )
+    with hanging(after):
+        import_conversations(talks, each=note)
+
+
+def hanging(after: int) -> AbstractContextManager[None]:
+    """Hang after so many statements in the block."""
     done = 0
 
     def wrapper(execute, sql, params, many, context):
@@ -52,8 +82,7 @@ def pause(count: int, after: int, more: int) -> None:
             time.sleep(600)
         return result
 
-    with connection.execute_wrapper(wrapper):
-        memory.add(SystemMessage("Be brief."), *[UserMessage("hi")] * more)
+    return connection.execute_wrapper(wrapper)
 
 
 def take(count: int) -> None:
@@ -100,6 +129,8 @@ if __name__ == "__main__":
             add(int(count))
         case ["pause", count, after, more]:
             pause(int(count), int(after), int(more))
+        case ["import", count, after]:
+            import_talks(int(count), int(after))
         case ["take", count]:
             take(int(count))
         case ["migrate"]:

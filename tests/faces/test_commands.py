@@ -330,6 +330,30 @@ class TestExportAndImport:
             run("import_chatmemory", file, "--untrusted")
         assert run("import_chatmemory", file) == "Imported 1 conversations.\n"
 
+    @pytest.mark.parametrize(
+        ("first", "reason"),
+        [
+            ('"temperature": NaN', "has the scheme 'file'"),
+            (r'"text": "\ud800"', "has the scheme 'file'"),
+            (f'"deep": {"[" * 9_000}{"]" * 9_000}', "verbatim is nested too deeply"),
+            (f'"many": [{"{}," * 30_000}0]', "It has more than"),
+        ],
+        ids=["a number that JSON does not have", "a lone surrogate", "too deep", "too many values"],
+    )
+    def test_nor_do_they_in_the_words_of_another_framework(self, first: str, reason: str, tmp_path: Path):
+        file = tmp_path / "conversations.jsonl"
+        verbatim = f'{{"openai": {{{first}, "type": "input_image", "image_url": "file:///etc/passwd"}}}}'
+        message = {"type": "USER", "contents": [{"type": "TEXT", "text": "Hello"}]}
+        lines = (
+            {"record": "conversation", "version": 1, "memory_id": "a"},
+            {"record": "message", "message": message, "verbatim": verbatim},
+        )
+        file.write_text("\n".join(map(json.dumps, lines)))
+
+        with pytest.raises(CommandError, match=rf"Line 2: .*{reason}"):
+            run("import_chatmemory", file, "--untrusted")
+        assert run("import_chatmemory", file) == "Imported 1 conversations.\n"
+
     def test_export_and_import_work_through_pipes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         a_conversation()
         text = run("export_chatmemory", "--memory-id", "a")
@@ -615,7 +639,7 @@ class TestProgress:
         run("prune_chatmemory", "--idle=1", stderr=piped)
 
         size = f"{file.stat().st_size:,}"
-        assert exporting.getvalue().endswith("] 100%  4 of 3 messages\n")
+        assert exporting.getvalue().endswith("] 100%  3 of 3 messages\n")
         assert importing.getvalue().endswith(f"] 100%  {size} of {size} bytes\n")
         assert piped.getvalue().endswith("\r3 messages\n")
 

@@ -22,6 +22,7 @@ from chatmemory_django.signals import security_event
 from tests.faces.chat.costs.test_admin_usage import call
 from tests.faces.chat.scripted import ScriptedModel
 from tests.faces.contrib.mcp import test_mcp_attacks as mcp
+from tests.logs import logged_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,9 +60,13 @@ def seen(caplog):
     with caplog.at_level(logging.WARNING, "chatmemory.security"):
         yield found
     security_event.disconnect(note)
-    lines = [each.getMessage() for each in caplog.get_records("call") if each.name == "chatmemory.security"]
+    lines = security_lines(caplog)
     assert [line.partition(" ")[0] for line in lines] == [each["event"].value for each in found]
     assert SECRET not in "\n".join(lines) + repr(found)
+
+
+def security_lines(caplog) -> list[str]:
+    return [each.getMessage() for each in logged_by(caplog, "chatmemory.security")]
 
 
 def events(seen) -> list[SecurityEvent]:
@@ -189,7 +194,7 @@ def test_what_a_client_chooses_begins_no_line_and_looks_like_no_other(name, seen
 
     report(SecurityEvent.FORBIDDEN, request, user=name, memory_id=name)
 
-    [line] = [each.getMessage() for each in caplog.records if each.name == "chatmemory.security"]
+    [line] = security_lines(caplog)
     assert len(line.splitlines()) == 1
     assert line == f"forbidden from \"1.2.3.4 by user 'root'\" by user {name!r} in conversation {name!r}"
     assert re.match(r"^\w+ from [0-9a-f.:]+ by ", line) is None  # what fail2ban looks for
@@ -201,10 +206,12 @@ def test_the_zone_of_an_address_is_not_logged(seen, caplog, settings):
 
     report(SecurityEvent.CREDENTIALS, RequestFactory().get("/", headers={"X-Forwarded-For": address}))
 
-    assert caplog.messages[-1] == "credentials from fe80::1 by user None in conversation None"
+    [line] = security_lines(caplog)
+    assert line == "credentials from fe80::1 by user None in conversation None"
 
 
 def test_a_name_is_logged_no_longer_than_names_are(caplog):
     report(SecurityEvent.FORBIDDEN, RequestFactory().get("/"), memory_id="x" * 60_000)
 
-    assert len(caplog.messages[-1]) < 400
+    [line] = security_lines(caplog)
+    assert len(line) < 400

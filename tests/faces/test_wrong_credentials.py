@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+from django.contrib.auth import authenticate, login
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.cache import cache
+from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from rest_framework.authtoken.models import Token
 
-from chatmemory_django.access import count_wrong_credentials
+from chatmemory_django.access import WrongPasswordsMiddleware, count_wrong_credentials
 from tests.faces.contrib.mcp import test_mcp_attacks as mcp
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -82,6 +85,18 @@ def test_wrong_passwords_are_refused_by_account_and_address(form, ann):
     assert sign_in(form, "bob", "wrong") == usual
     assert sign_in(form, "ann", "wrong", "10.0.0.2") == usual
     assert send("REST", "wrong") == (401, 0)
+
+
+def test_a_form_that_tries_a_name_first_and_then_an_address_lets_the_right_password_pass(rf, ann):
+    def view(request: HttpRequest) -> HttpResponse:
+        request.session = SessionStore()
+        found = [authenticate(request, username=name, password="right") for name in ("ann@example.com", "ann")]
+        login(request, found[-1])
+        return HttpResponse("Hello")
+
+    site = WrongPasswordsMiddleware(view)
+
+    assert {site(rf.post("/", REMOTE_ADDR=ADDRESS)).status_code for _ in range(25)} == {200}
 
 
 @pytest.mark.parametrize("face", [*APIS, "MCP"])

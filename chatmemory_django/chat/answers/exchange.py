@@ -229,7 +229,10 @@ class Exchange:
         if self._steps:  # what the process that has begun it still does is nothing any more
             self.take()
         has_open_calls = bool(unanswered(self.turn))
-        if self._tools and self._lease.fence is None and (has_open_calls or not self._follows_an_answer()):
+        if self._lease.fence is None and (
+            (self._tools and (has_open_calls or not self._follows_an_answer()))
+            or self._lease.is_of_another(self.memory, self.turn.seen_fence)
+        ):
             self.take()  # another one may be in progress, and go on in between
             self._use(self.memory.turn().begin())
             has_open_calls = bool(unanswered(self.turn))

@@ -49,6 +49,11 @@ def explained(error: Exception, rejected: Rejection | None = None) -> tuple[int,
             return 503, _("The model has too much to do. Try again in a moment.")
         case ModelTimeoutError():
             return 504, _("The model took too long. Try again.")
+        case QuestionTooLongError() if error.beside >= error.limit:
+            return 413, _(
+                "No message fits in this chat: what is sent along, such as tools, needs %(beside)s tokens by itself, "
+                "and %(limit)s fit."
+            ) % _numbers(error)
         case QuestionTooLongError():
             return 413, _(
                 "Your message is too long for this chat: with all that is sent along, it needs %(needed)s tokens, and "
@@ -114,5 +119,5 @@ def _rejection(reason: Rejection) -> str:
 
 
 def _numbers(error: QuestionTooLongError | AnswerTooLongError) -> dict[str, str]:
-    numbers = {"needed": error.needed, "limit": error.limit}
+    numbers = {"needed": error.needed, "limit": error.limit, "beside": getattr(error, "beside", 0)}
     return {name: formats.number_format(number, force_grouping=True) for name, number in numbers.items()}

@@ -33,6 +33,8 @@ class Question(NamedTuple):
     """What is stored of its answer, which goes on or, if it has ended, is given once more."""
     shown: Sequence[Shown] | None = None
     """What its page shows before it, the nearest first; None if that is not known."""
+    is_retry: bool = False
+    """Whether its client has sent it before: without an id, it is the newest one then, if it is equal to that."""
 
 
 def positioned(
@@ -192,7 +194,8 @@ def posted_before(conversation: Conversation, posted: Question) -> Message | Non
     name = posted.client_message_id
     if name is None:
         newest = _newest_question(conversation)
-        return newest if newest and not newest.is_complete and _is_same(newest, posted.message) else None
+        may_be = newest is not None and (posted.is_retry or not newest.is_complete)
+        return newest if newest and may_be and _is_same(newest, posted.message) else None
     versions = versions_of(conversation, name)
     return next((row for row in versions if _is_same(row, posted.message)), None)
 

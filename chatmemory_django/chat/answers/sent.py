@@ -114,7 +114,7 @@ def to_send(
     Messages that stay are sent unchanged from one request to the next, as long as there is no need to shorten more.
 
     Raises:
-        QuestionTooLongError: The question does not fit, with the system message, *context* and *overhead*.
+        QuestionTooLongError: The question does not fit, with the system message, pins, *context* and *overhead*.
         AnswerTooLongError: The answer's own messages do not fit, even with all results shortened.
 
     """
@@ -373,7 +373,8 @@ class Arranged:
         return True
 
     def _check_question(self) -> None:
-        alone = self.own[:1] if self.system is None else [self.system, *self.own[:1]]
+        pinned = (part for part in self.earlier if part.key in self._pinned)
+        alone = [*([] if self.system is None else [self.system]), *pinned, *self.own[:1]]
         needed, limit = self._total(alone), self.window.limit
         if needed > limit:
             own = sum(part.cost for part in self.own[:1]) - self.context_cost

@@ -10,7 +10,8 @@ from uuid import UUID
 from chatmemory_django.chat.approvals.resuming import Resumed, calls_in, unanswered
 from chatmemory_django.chat.approvals.waiting import approvals_of, can_go_on, waiting_in
 from chatmemory_django.chat.model import ApprovalRequested, ChatResponse, ChatResponseMetadata
-from chatmemory_django.chat.ui_messages import ui_id
+from chatmemory_django.chat.ui_messages import message_sequence, ui_id
+from chatmemory_django.core.limits import is_storable
 from chatmemory_django.core.tool_calls import NOT_ACCEPTED, REJECTED, tool_answers
 from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.memory import ChatMemory
@@ -22,7 +23,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, MessageQuerySet
 from chatmemory_django.models.alternatives import children_of
 from chatmemory_django.models.message_codec import complete
 from chatmemory_django.stores.django import DjangoChatMemoryStore
@@ -221,6 +222,14 @@ def _as_read(row: Message, message: ChatMessage) -> ChatMessage:
     if isinstance(message, ToolExecutionResultMessage) and REJECTED in (row.metadata or {}):
         return ToolExecutionResultMessage(message.id, message.tool_name, NOT_ACCEPTED, is_error=True)
     return message
+
+
+def named(rows: MessageQuerySet, name: str) -> Message | None:
+    """Return which of *rows* a page calls *name*: by its client message id or, without one, by its sequence."""
+    found = rows.filter(client_message_id=name).first() if is_storable(name) else None
+    if found is None and (sequence := message_sequence(name)):
+        found = rows.filter(client_message_id=None, sequence=sequence).first()
+    return found
 
 
 def following(conversation: Conversation, question: Message) -> list[Message]:

@@ -9,8 +9,8 @@ class QuestionTooLongError(ContextLengthError):
     """
     The question does not fit in the memory's window, even alone, so the model was not called.
 
-    It needs *needed* tokens; *beside* of these are those of the system message, the context and the tools. *limit* is
-    the window's.
+    It needs *needed* tokens; *beside* of these are those of the system message, pinned messages, the context and the
+    tools. *limit* is the window's.
     """
 
     def __init__(self, needed: int, limit: int, beside: int = 0) -> None:
@@ -21,9 +21,9 @@ class QuestionTooLongError(ContextLengthError):
 
     def __str__(self) -> str:
         return (
-            f"The question needs {self.needed:,} tokens, of which {self.beside:,} are for the system message, the "
-            f"context and the tools; the memory's window has {self.limit:,}. Ask a shorter one, or configure a larger "
-            "window."
+            f"The question needs {self.needed:,} tokens, of which {self.beside:,} are for the system message, pins, "
+            f"the context and the tools; the memory's window has {self.limit:,}. Ask a shorter one, or configure a "
+            "larger window."
         )
 
 

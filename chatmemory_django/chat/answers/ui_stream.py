@@ -81,8 +81,11 @@ def error_in(stream: str) -> NotAllowedError | None:
 
 def decoded(stream: str) -> list[Chunk]:
     """Return the chunks of a *stream* of those that ``encode`` returns, without ``DONE``."""
-    events = (event.removeprefix("data: ") for event in stream.split("\n\n") if event.startswith("data: {"))
-    return [json.loads(event) for event in events]
+    events = [event[6:] for event in stream.split("\n\n") if event.startswith("data: {")]
+    try:
+        return [msgspec.json.decode(event) for event in events]
+    except msgspec.DecodeError:  # of half a surrogate pair
+        return [json.loads(event) for event in events]
 
 
 class UiStream:

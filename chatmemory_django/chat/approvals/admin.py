@@ -30,7 +30,7 @@ def waiting_calls(conversation: Conversation, sequences: Collection[int]) -> Map
     if not approvals_of(conversation).filter(sequence__in=sequences).exclude(state=ToolApproval.State.ENDED).exists():
         return {}
     return {
-        (each.sequence, each.position): _words(each, conversation)
+        (each.sequence, each.position): _words(each, conversation)._replace(content=each.sentence)
         for answer in waiting_answers(conversation)
         for each in answer.open
         if each.sequence in sequences

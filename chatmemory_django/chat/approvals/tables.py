@@ -12,10 +12,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.model import CLIENT, MAX_APPROVER_LENGTH, OWNER
+from chatmemory_django.core.shown import visible
 from chatmemory_django.models.conversations import Conversation
 from chatmemory_django.models.fields import EncryptedTextField, SparseIndex, WhoField
 from chatmemory_django.models.messages import Message
@@ -81,6 +83,11 @@ class ToolApproval(models.Model):
 
     def __str__(self) -> str:
         return f"{self.sequence} {self.position} {self.state}"
+
+    @property
+    def sentence(self) -> str:
+        """What the call wants to do, as a sentence for people; empty if its tool has no words for that."""
+        return gettext("The assistant wants to {asks}.").format(asks=visible(self.asks)) if self.asks else ""
 
     @property
     def is_for_client(self) -> bool:

@@ -109,7 +109,10 @@ class SinceFilter(admin.SimpleListFilter):
     parameter_name = "days"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, str]]:
-        return [(str(days), _("Past %(days)d days") % {"days": days}) for days in PERIODS]
+        return [
+            (str(days), _("Past %(days)d days") % {"days": days} if days > 1 else _("Past 24 hours"))
+            for days in PERIODS
+        ]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         days = self.value()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -18,6 +17,7 @@ from chatmemory_django.chat.costs.usage import BY, usage
 from chatmemory_django.core.limits import MAX_INTEGER
 from chatmemory_django.rest.fields import MomentField
 from chatmemory_django.rest.filters import EVERYBODY, owned_by_key
+from chatmemory_django.rest.pagination import linked
 from chatmemory_django.rest.views import ChatMemoryView
 
 
@@ -112,8 +112,7 @@ class UsageView(ChatMemoryView):
         if len(rows) > limit:
             # The period is fixed, so that new calls move no row from one page to another.
             moments = {"since": since.isoformat(), "until": until.isoformat()}
-            query = {**request.query_params.dict(), **moments, "page_size": limit, "offset": offset + limit}
-            url = f"{request.build_absolute_uri(request.path)}?{urlencode(query)}"
+            url = linked(request, **moments, page_size=limit, offset=offset + limit)
         results = [{**row._asdict(), "cost": None if row.cost is None else f"{row.cost:f}"} for row in rows[:limit]]
         return Response(
             {"by": by, "since": since, "until": until, "page_size": limit, "currency": costs().CURRENCY}

@@ -17,6 +17,7 @@ from typing import Any
 
 from django.db import connections, router, transaction
 from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce
 
 from chatmemory_django.chat.costs.tables import MEASURES, CallSum, ModelCall, ModelCallQuerySet, Span
 from chatmemory_django.db.moments import to_moment
@@ -95,6 +96,21 @@ def _merge(using: str, span: Span, begin: datetime.date) -> None:
         rows.update(run=old)
         _insert(span, begin, new, rows.filter(run=old))
         rows.filter(run=old).delete()
+
+
+def add_sum(span: Span, columns: Mapping[str, Any], using: str) -> None:
+    """Add the *columns* of a sum of a day, moved from another site, to that of the same *span* and dimensions."""
+    begin = columns["begin"].replace(day=1) if span == Span.MONTH else columns["begin"]
+    dimensions = {name: columns[name] for name in _DIMENSIONS[span]}
+    rows = CallSum.objects.using(using)
+    same = rows.filter(span=span, begin=begin, **{name: dimensions[name] for name in dimensions if name != "labels"})
+    # A day's own sum has a row for each run, by which it is known.
+    keys = [row.pk for row in same.order_by("pk") if row.labels == dimensions["labels"] and span != Span.DAY]
+    added = {name: Coalesce(F(name), 0) + columns[name] for name in MEASURES if columns[name] is not None}
+    if not keys or not rows.filter(pk=keys[0]).update(**added):  # a run may have replaced it in the meantime
+        measures = {name: columns[name] for name in MEASURES}
+        owner = {"owner_id": dimensions.pop("owner")} if "owner" in dimensions else {}
+        rows.create(span=span, begin=begin, run=columns["run"], **owner, **dimensions, **measures)
 
 
 def _insert(span: Span, begin: datetime.date, run: int, rows: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from django.core.exceptions import PermissionDenied
 from django.db import router
@@ -21,6 +21,7 @@ from chatmemory_django.access import (
     WrongCredentialsError,
     access_policy,
     count_wrong_credentials,
+    permitted,
     seconds_to_wait,
 )
 from chatmemory_django.chat import named
@@ -42,9 +43,10 @@ from chatmemory_django.chat.work import Order
 from chatmemory_django.conf import imported, is_path
 from chatmemory_django.core.media import AddressError, check_files
 from chatmemory_django.messages import UserMessage
-from chatmemory_django.models import Conversation
+from chatmemory_django.models import Conversation, Message
 from chatmemory_django.models.conversations import unexpired
 from chatmemory_django.models.message_codec import StorageError
+from chatmemory_django.operations.reading import note_read
 from chatmemory_django.security import SecurityEvent, report
 
 if TYPE_CHECKING:
@@ -108,18 +110,9 @@ class Admission(NamedTuple):
         return found.filter(memory_id=self.memory_id, owner=owner).first()
 
 
-Read: TypeAlias = Callable[[bytes], bytes]
-"""A function that returns a body as the AI SDK would have sent it; ``ValueError`` if it is none of its protocol's."""
-
-
-def admission(request: HttpRequest, read: Read = bytes) -> Admission:
-    """Return what *request* asks, whose body *read* turns into the AI SDK's; ``NotAllowedError`` if it is refused."""
-    policy, user = admitted(request)
-    try:
-        content = read(body_of(request))
-    except ValueError as exc:
-        raise NotAllowedError(400, str(exc)) from None
-    return admission_of(request, policy, user, content)
+def admission(request: HttpRequest) -> Admission:
+    """Return what *request* of an AI SDK's client asks; ``NotAllowedError`` if it is refused."""
+    return admission_of(request, *admitted(request), body_of(request))
 
 
 def admission_of(
@@ -174,7 +167,8 @@ def _checked(
             try:
                 policy.check_quota(request, user, question.message)
             except ValueError:
-                if conversation is None or posted_before(conversation, question) is None:
+                chosen = partial(choose, conversation, question)
+                if conversation is None or not stored_question(request, conversation, question, lambda: chosen()[0]):
                     report(SecurityEvent.QUOTA, request)
                     raise  # one that is stored already adds nothing
     except StorageError:
@@ -245,6 +239,8 @@ def _chosen(
 
     if not policy.may_ask(request, name):
         raise named.unknown()
+    if conversation is not None and conversation.owner_id != request.user.pk:
+        wishes = NONE  # what a client's tools return is the owner's to send
     assistant = wished(named.assistant(name, request, asked), wishes)
     return assistant, name, Given(chat_id=chat_id, user=str(request.user.pk), body=body, wishes=wishes)
 
@@ -295,19 +291,21 @@ def is_next(asked: Admission, request: HttpRequest) -> bool:
     """
     if asked.resume is not None or asked.is_regenerate:
         return False
-    conversation, question = asked.conversation(), asked.question
-    if conversation is None:
-        return True
-    if posted_before(conversation, question) is not None:
-        return False
-    return question.message is None or posted_before(conversation, _guarded(asked, request, question.message)) is None
+    conversation = asked.conversation()
+    return conversation is None or not stored_question(request, conversation, asked.question, lambda: asked.assistant)
 
 
-def _guarded(asked: Admission, request: HttpRequest, message: UserMessage) -> Question:
-    """Return the question of *asked* as it is stored: guards may have rewritten its *message*."""
+def stored_question(
+    request: HttpRequest, conversation: Conversation, question: Question, assistant: Callable[[], Assistant]
+) -> Message | None:
+    """Return where *question* is stored, as it was posted or as the guards of its *assistant* have left it, or None."""
+    if (row := posted_before(conversation, question)) is not None or question.message is None:
+        return row
     with suppress(GuardRefusedError):  # which it is again when it begins
-        message = asked.assistant.guarded(asked.memory_id, message, {"owner": asked.owner, "request": request})
-    return asked.question._replace(message=message)
+        options: Any = {"owner": conversation.owner, "request": request}
+        message = assistant().guarded(conversation.memory_id, question.message, options)
+        return posted_before(conversation, question._replace(message=message))
+    return None
 
 
 def _outputs(conversation: Conversation, posted: PostedAnswer) -> list[Output]:
@@ -372,23 +370,25 @@ def _admitted(request: HttpRequest, kind: str, rate: str | None) -> tuple[Access
 
 def watchable(request: HttpRequest, chat_id: str, user: AbstractBaseUser, memory_id: str) -> Watching | None:
     """
-    Return what looks at the conversation *chat_id* while a person answers there; None if none does, or not for *user*.
+    Return what looks at the conversation *chat_id* while a person answers there; None if none does and *request* does
+    not ask to stay, or if it is not for *user* to see.
 
     That is for its owner, and for those who may answer there; what they may read of it is up to the access policy.
     """
     policy, conversation = access_policy(), own_conversation(user, memory_id)
     if conversation is None:  # staff know no other id than the memory id
-        allowed = policy.conversations(request, "answer").filter(unexpired(timezone.now()))
-        conversation = allowed.filter(memory_id=chat_id).first()
-    if conversation is None or conversation.state == Conversation.State.ASSISTANT:
+        conversation = permitted(policy, request, "answer").filter(memory_id=chat_id).first()
+    stays = request.GET.get("stays") == "true"
+    if conversation is None or (conversation.state == Conversation.State.ASSISTANT and not stays):
         return None
+    note = partial(note_read, user, [conversation], "read", partial(policy.is_own, request))
     types = policy.readable_types(request, own=policy.is_own(request, conversation))
-    return Watching(str(conversation._state.db), conversation.pk, types, request.GET.get("after"))
+    return Watching(str(conversation._state.db), conversation.pk, types, request.GET.get("after"), note, stays=stays)
 
 
-def own_conversation(user: AbstractBaseUser, memory_id: str) -> Conversation | None:
+def own_conversation(user: AbstractBaseUser, memory_id: str, using: str | None = None) -> Conversation | None:
     """Return the conversation of *user* with this memory id; None if there is none, or if its time has passed."""
-    own = Conversation.objects.filter(unexpired(timezone.now()), memory_id=memory_id, owner=user.pk)
+    own = Conversation.objects.using(using).filter(unexpired(timezone.now()), memory_id=memory_id, owner=user.pk)
     return own.first()
 
 

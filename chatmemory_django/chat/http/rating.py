@@ -6,20 +6,21 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
+from django.db import router
 
 from chatmemory_django.access import NotAllowedError, access_policy
-from chatmemory_django.chat.answers.stored import following
+from chatmemory_django.chat.answers.stored import following, named
 from chatmemory_django.chat.http.asking import body_of, entered, own_conversation
 from chatmemory_django.chat.http.posted import decode_body
-from chatmemory_django.chat.ui_messages import message_sequence
 from chatmemory_django.core.shown import author_of
 from chatmemory_django.messages import MessageType
+from chatmemory_django.models import Conversation
 from chatmemory_django.operations.rating import rate
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from chatmemory_django.models import Conversation, Message
+    from chatmemory_django.models import Message
 
 
 class Rating(msgspec.Struct, rename="camel"):
@@ -33,7 +34,7 @@ class Rating(msgspec.Struct, rename="camel"):
 def rated(request: HttpRequest, chat_id: str) -> None:
     """Store the rating that *request* has of an answer in the user's conversation; ``NotAllowedError`` if it cannot."""
     user, memory_id = entered(request, chat_id)
-    conversation = own_conversation(user, memory_id)
+    conversation = own_conversation(user, memory_id, router.db_for_write(Conversation))
     try:
         posted = decode_body(body_of(request), Rating, "$")
         row = None if conversation is None else _answer(conversation, posted.message_id)
@@ -47,9 +48,7 @@ def rated(request: HttpRequest, chat_id: str) -> None:
 
 def _answer(conversation: Conversation, name: str) -> Message | None:
     """Return the last message that the model wrote of the answer *name*, or what a person wrote; None for no answer."""
-    number = message_sequence(name)
-    known = {"client_message_id": name} if number is None else {"sequence": number}
-    first = conversation.history(all_branches=True).filter(type=MessageType.AI, **known).first()
+    first = named(conversation.history(all_branches=True).filter(type=MessageType.AI), name)
     if first is None or author_of(first.chat_message) is not None:
         return first
     rest = takewhile(lambda row: row.type != MessageType.USER, following(conversation, first))

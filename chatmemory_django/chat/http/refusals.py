@@ -36,9 +36,9 @@ def asks_for_json(request: HttpRequest) -> bool:
 
 def refusal(request: HttpRequest, refused: NotAllowedError, **more: Any) -> HttpResponse:
     """Return the response to *request*, which is *refused*; problem details have *more* as well."""
-    text = str(refused)
     if not asks_for_json(request):
-        return HttpResponse(text, "text/plain; charset=utf-8", refused.status, headers=refused.headers)
+        return refused.response()
+    text = str(refused)
     code = CODES.get(refused.status, "error")
     path, found, reason = text.partition(": ")
     is_in_body = bool(found) and path.startswith("$") and " " not in path

@@ -26,8 +26,9 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from chatmemory_django.chat.http.refusals import CODES
+from chatmemory_django.core.limits import MAX_RATING_REASON
 from chatmemory_django.core.problems import MEDIA_TYPE, problem
-from chatmemory_django.operations.rating import MAX_REASON, RATINGS
+from chatmemory_django.operations.rating import RATINGS
 from chatmemory_django.rest.admission import IsAllowed
 from chatmemory_django.rest.root import chat_path
 from chatmemory_django.rest.schema import summary_of
@@ -232,7 +233,7 @@ class _Rating(_View):
                 "rating": serializers.IntegerField(
                     min_value=RATINGS[0], max_value=RATINGS[-1], allow_null=True, help_text="Null takes it back."
                 ),
-                "reason": serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON),
+                "reason": serializers.CharField(required=False, allow_blank=True, max_length=MAX_RATING_REASON),
             },
         ),
         responses={204: None},

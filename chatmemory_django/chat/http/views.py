@@ -38,7 +38,6 @@ from chatmemory_django.chat.costs.ledger import BudgetExceededError
 from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.http.asking import (
     Admission,
-    Read,
     admission,
     entered,
     greeting,
@@ -151,7 +150,8 @@ async def chat(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 class Protocol(NamedTuple):
     """How clients ask and read, as what they send and get differs from the AI SDK's protocol."""
 
-    read: Read
+    admit: Callable[[HttpRequest], Admission]
+    """Returns what a request asks, in a thread."""
     write: Callable[[AsyncGenerator[str, None]], AsyncGenerator[str, None]]
     """A function of the AI SDK's events, which are whole in each piece."""
     headers: Mapping[str, str]
@@ -161,12 +161,12 @@ class Protocol(NamedTuple):
 HANDOVER = "X-Chatmemory-Handover"
 """The header of a stream that is no answer: what is written while a person answers."""
 
-AI_SDK = Protocol(bytes, lambda pieces: pieces, HEADERS)
+AI_SDK = Protocol(admission, lambda pieces: pieces, HEADERS)
 
 
 async def respond(request: HttpRequest, protocol: Protocol) -> HttpResponse | StreamingHttpResponse:
     """Answer what *request* asks in *protocol*; with the AI SDK's, as one message if its client only accepts JSON."""
-    asked = await in_thread_in_turn(admission, request, protocol.read)
+    asked = await in_thread_in_turn(protocol.admit, request)
     wants_json = protocol is AI_SDK and _wants_json(request)
     seat = None if wants_json else seat_of(request)
     begun = await begin(request, asked, returns_message=wants_json)
@@ -207,7 +207,7 @@ class BegunAnswer(NamedTuple):
 
     def pieces(self) -> AsyncGenerator[str, None]:
         """Return its stream, in whichever process it is generated."""
-        return _with_end(answers().listen(self.maker)) if self.answer.is_handed_over else self.answer.listen()
+        return with_end(answers().listen(self.maker)) if self.answer.is_handed_over else self.answer.listen()
 
     async def whole(self) -> str:
         """Return its whole stream; raise ``NotAllowedError`` if it failed here."""
@@ -305,7 +305,7 @@ async def stream(request: HttpRequest, chat_id: str) -> HttpResponse | Streaming
 
     If nobody works on it, because its server has ended, this process does, unless that is for workers to do. While a
     person answers, stream who it is and what is new, behind the message ``?after=``, until the assistant does again:
-    to the owner, and to staff who may answer there.
+    to the owner, and to staff who may answer there. With ``?stays=true``, that is streamed in any case.
     """
     user, memory_id = await in_thread_in_turn(entered, request, chat_id)
     pieces = await _following(request, user, memory_id)
@@ -377,7 +377,7 @@ async def _following(request: HttpRequest, user: AbstractBaseUser, memory_id: st
     if maker is None:
         return None
     work = None if chat_settings().has_workers else partial(carried_on, maker, request)
-    return _with_end(answers().listen(maker, work))
+    return with_end(answers().listen(maker, work))
 
 
 async def _watching(
@@ -386,7 +386,7 @@ async def _watching(
     if not isinstance(request, ASGIRequest):  # under WSGI, the stream would be sent at its end
         return None
     watching = await in_thread(watchable, request, chat_id, user, memory_id)
-    return None if watching is None else watched(watching.look)
+    return None if watching is None else with_end(watched(watching))
 
 
 async def streamed(
@@ -450,7 +450,7 @@ async def _stream(
     return response
 
 
-async def _with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+async def with_end(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
     """Yield *pieces*, and an error in place of the end that they may lack."""
     last, error = "", None
     try:

@@ -100,7 +100,7 @@ def context(request: HttpRequest, user: Any, parts: Parts) -> dict[str, Any]:
         "is_page": parts.is_page,
         "shows_conversations": parts.conversations,
         "shows_memory": page.MEMORY if parts.memory is None else parts.memory,
-        "offers_colors": parts.is_page and page.BASE == type(page).BASE,
+        "is_alone": parts.is_page and page.BASE == type(page).BASE,
         "assistants": assistants.items() if parts.assistant is None and len(assistants) > 1 else (),
         "models": page.MODELS.items(),
         "words": WORDS,

@@ -4,7 +4,7 @@ from django.utils.translation import gettext_lazy as _
 
 STATUSES = {
     "in_window": (_("sent"), _("The model is sent this message.")),
-    "pinned": (_("pinned"), _("The system message: it is always sent, in front of all others.")),
+    "pinned": (_("pinned"), _("It is always sent: the system message, or one that was pinned.")),
     "summary": (_("summary"), _("Stands for the messages that it summarizes.")),
     "refilled": (_("sent again"), _("It had left the memory, and came back.")),
     "evicted": (_("evicted"), _("It has left the memory, which was full or was cleared. It stays in the history.")),
@@ -66,6 +66,10 @@ TEXTS = {
     "copy_message": _("Copy the message"),
     "copy_code": _("Copy the code"),
     "copied": _("Copied."),
+    "pin_message": _("Pin the message"),
+    "unpin_message": _("Unpin the message"),
+    "message_pinned": _("Pinned: it stays in the memory."),
+    "message_unpinned": _("No longer pinned."),
     "code": _("Code"),
     "good_answer": _("Good answer"),
     "bad_answer": _("Bad answer"),

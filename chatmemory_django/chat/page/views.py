@@ -21,7 +21,7 @@ def page(request: HttpRequest) -> HttpResponse:
     except NotAllowedError as exc:
         if exc.status == 401 and not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path())
-        return HttpResponse(str(exc), "text/plain", status=exc.status, headers=exc.headers)
+        return exc.response()
     return render(request, "chatmemory_page/page.html", {"base": page_settings().BASE})
 
 

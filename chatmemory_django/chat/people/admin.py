@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
@@ -17,18 +16,20 @@ from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
 
-from chatmemory_django.access import AccessPolicy, access_policy
+from chatmemory_django.access import ALL, AccessPolicy, access_policy, permitted
 from chatmemory_django.admin.transcript import read_page
-from chatmemory_django.chat.approvals.approving import Decision, NotPendingError, by_policy, decide
-from chatmemory_django.chat.approvals.continuing import go_on
-from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, Queue, ToolApproval
+from chatmemory_django.chat.approvals import NotPendingError, desk
+from chatmemory_django.chat.approvals.approving import by_policy
+from chatmemory_django.chat.approvals.tables import MAX_REASON_LENGTH, Queue
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.people.answering import answer_as, state_of
-from chatmemory_django.chat.people.queue import KINDS, assign, queue
+from chatmemory_django.chat.people.queue import KINDS, queue
 from chatmemory_django.core.shown import visible
+from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.message_codec import StorageError
 from chatmemory_django.operations import OtherPersonError, admin_log, give_back, hand_over
+from chatmemory_django.operations.one_by_one import for_writing
 from chatmemory_django.operations.reading import note_read
 from chatmemory_django.private import private_view
 from chatmemory_django.provider import known_reader
@@ -68,8 +69,8 @@ class QueueAdmin(admin.ModelAdmin):
         return match is not None and "queue" not in (match.url_name or "")
 
     def get_urls(self) -> list[Any]:
-        desk = self.admin_site.admin_view(private_view(self.desk_view))
-        return [path("<int:pk>/", desk, name="chatmemory_chat_queue_desk"), *super().get_urls()]
+        view = self.admin_site.admin_view(private_view(self.desk_view))
+        return [path("<int:pk>/", view, name="chatmemory_chat_queue_desk"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show what waits, of the ``?kind=``, and had by ``?person=``: me or nobody."""
@@ -80,21 +81,20 @@ class QueueAdmin(admin.ModelAdmin):
         kind = kind if kind in KINDS else None
         person = request.GET.get("person", "")
         wanted = {ME: {"person": str(request.user.pk)}, NOBODY: {"person": ""}}.get(person, {})
-        answered = policy.conversations(request, "answer")
-        may_answer = policy.sees_everybody(request, "answer")
         waiting = queue(
-            answered if may_answer else answered.none(),
-            policy.conversations(request, "view"),
+            permitted(policy, request, "answer"),
+            permitted(policy, request, "view"),
             lambda conversation, approve_by: by_policy(policy, request, conversation)(approve_by),
             kind=kind,
             **wanted,
         )
         found = [each for each, _ in zip(waiting, range(SHOWN), strict=False)]
         names = _names({each.person for each in found if each.person})
-        readable = {each.conversation.pk: self._reads(request, policy, each.conversation) for each in found}
+        readable = {each.conversation.pk: bool(_types(request, policy, each.conversation)) for each in found}
         note_read(request.user, [each.conversation for each in found], "listed", partial(policy.is_own, request))
         context = {
             "title": _("Queue"),
+            "original": {"handover": _("To answer"), "approval": _("To approve")}.get(kind or "", _("Everything")),
             "kind": kind or "",
             "person": person if person in {ME, NOBODY} else "",
             "rows": [(each, names.get(each.person, each.person), readable[each.conversation.pk]) for each in found],
@@ -107,27 +107,32 @@ class QueueAdmin(admin.ModelAdmin):
         policy = access_policy()
         if not self.has_view_permission(request):
             raise PermissionDenied
-        conversation = policy.conversations(request, "view").filter(pk=pk).select_related("owner").first()
-        if conversation is None:
-            raise Http404
+        own = permitted(policy, request, "view").filter(pk=pk).select_related("owner")
         if request.method == "POST":
-            self._do(request, policy, conversation)
-            return HttpResponseRedirect(request.get_full_path())
-        reads = self._reads(request, policy, conversation)
+            if (conversation := for_writing(own).first()) is None:
+                raise Http404
+            if self._do(request, policy, conversation):
+                return HttpResponseRedirect(request.get_full_path())
+            own = for_writing(own)
+        if (conversation := own.first()) is None:
+            raise Http404
+        types = _types(request, policy, conversation)
         may = by_policy(policy, request, conversation)
         own = Conversation.objects.using(conversation._state.db).filter(pk=pk)
         waiting = list(queue(own.none(), own, lambda _, approve_by: may(approve_by), kind="approval"))
         names = _names({each.person for each in waiting if each.person})
         note_read(request.user, [conversation], "read", partial(policy.is_own, request))
         context = {
-            "title": visible((conversation.title if reads else "") or conversation.memory_id),
+            "title": visible((conversation.title if types else "") or conversation.memory_id),
             "conversation": conversation,
             "state": state_of(conversation),
             "is_mine": conversation.person == str(request.user.pk),
-            "may_answer": policy.conversations(request, "answer").filter(pk=pk).exists(),
+            "text": request.POST.get("text", ""),
+            "may_answer": permitted(policy, request, "answer").filter(pk=pk).exists(),
             "calls": [(each, names.get(each.person, each.person)) for each in waiting],
-            "is_readable": reads,
-            "page": read_page(conversation, known_reader(conversation.memory_id), is_readable=reads),
+            "is_readable": types >= ALL,  # the transcript of the admin has the system messages, too
+            "reads_calls": MessageType.AI in types,
+            "page": read_page(conversation, known_reader(conversation.memory_id), is_readable=types >= ALL),
             "max_length": chat_settings().MAX_TEXT_LENGTH,
             "max_reason": MAX_REASON_LENGTH,
             "stream": _stream(conversation),
@@ -141,21 +146,20 @@ class QueueAdmin(admin.ModelAdmin):
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         raise Http404
 
-    def _do(self, request: HttpRequest, policy: AccessPolicy, conversation: Conversation) -> None:
-        """Do what a form asks, and let the user know why if that is not possible."""
+    def _do(self, request: HttpRequest, policy: AccessPolicy, conversation: Conversation) -> bool:
+        """Do what a form asks, and return whether that was possible; if not, let the user know why."""
         forms: Mapping[str, Callable[[HttpRequest, Conversation], str]] = {
             "take": self._take,
             "give_back": self._give_back,
             "answer": self._answer,
-            "assign": self._assign,
-            "approve": self._decide,
-            "deny": self._decide,
+            **desk.FORMS,
         }
         do = forms.get(request.POST.get("do", ""))
         if do is None:
             raise Http404
         is_answer = do in {self._take, self._give_back, self._answer}
-        if is_answer and not policy.conversations(request, "answer").filter(pk=conversation.pk).exists():
+        may_answer = permitted(policy, request, "answer").using(conversation._state.db).filter(pk=conversation.pk)
+        if is_answer and not may_answer.exists():
             raise PermissionDenied
         try:
             with transaction.atomic(using=conversation._state.db):
@@ -174,6 +178,9 @@ class QueueAdmin(admin.ModelAdmin):
             messages.error(request, str(exc))
         except ValueError:
             messages.error(request, _("This text cannot be stored: it is empty, or too long."))
+        else:
+            return True
+        return False
 
     def _take(self, request: HttpRequest, conversation: Conversation) -> str:
         user: Any = request.user
@@ -190,44 +197,16 @@ class QueueAdmin(admin.ModelAdmin):
         sequence = answer_as(conversation, user, text, client_message_id=name, takes_over="takes_over" in request.POST)
         return admin_log.ANSWERED % {"number": sequence} if sequence >= conversation.next_sequence else ""
 
-    def _assign(self, request: HttpRequest, conversation: Conversation) -> str:
-        user: Any = request.user
-        approval = self._approval(request, conversation)
-        assign(conversation, approval.pk, user, takes_over="takes_over" in request.POST)
-        return ""
-
-    def _decide(self, request: HttpRequest, conversation: Conversation) -> str:
-        user: Any = request.user
-        approval, is_approved = self._approval(request, conversation), request.POST.get("do") == "approve"
-        decision = Decision(approval.pk, is_approved, request.POST.get("reason", ""))
-        own = Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-        may = by_policy(access_policy(), request, conversation)
-        decide(own, conversation.memory_id, [decision], user, may)
-        transaction.on_commit(partial(go_on, conversation, request), using=conversation._state.db)
-        words = _("Approved a tool call of message #%(number)d.")
-        words = words if is_approved else _("Denied a tool call of message #%(number)d.")
-        return words % {"number": approval.sequence}
-
-    def _approval(self, request: HttpRequest, conversation: Conversation) -> ToolApproval:
-        """Return the approval that a form names, on which the user may decide."""
-        approvals = ToolApproval.objects.using(conversation._state.db).filter(conversation=conversation.pk)
-        try:
-            found = approvals.filter(pk=UUID(request.POST.get("approval", ""))).first()
-        except ValueError:
-            found = None
-        if found is None:
-            raise NotPendingError("No call in this conversation waits for this approval.")
-        if not by_policy(access_policy(), request, conversation)(found.approve_by):
-            raise PermissionDenied
-        return found
-
-    def _reads(self, request: HttpRequest, policy: AccessPolicy, conversation: Conversation) -> bool:
-        return bool(policy.readable_types(request, own=policy.is_own(request, conversation)))
-
     def _page(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name
-        shown = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **context}
+        shared = {"opts": self.opts, "media": self.media, "has_view_permission": True, "original": context["title"]}
+        shown = {**self.admin_site.each_context(request), **shared, **context}
         return TemplateResponse(request, f"admin/chatmemory_chat/queue/{name}.html", shown)
+
+
+def _types(request: HttpRequest, policy: AccessPolicy, conversation: Conversation) -> Set[MessageType]:
+    """Return the types of messages that the user may read in *conversation*."""
+    return frozenset(policy.readable_types(request, own=policy.is_own(request, conversation)))
 
 
 def _names(keys: set[str]) -> dict[str, str]:
@@ -245,6 +224,6 @@ def _names(keys: set[str]) -> dict[str, str]:
 def _stream(conversation: Conversation) -> str:
     """Return the address at which the chat streams what is new in *conversation*; empty where it is not served."""
     try:
-        return reverse("chatmemory_chat:stream", kwargs={"chat_id": conversation.memory_id})
+        return f"{reverse('chatmemory_chat:stream', kwargs={'chat_id': conversation.memory_id})}?stays=true"
     except NoReverseMatch:
         return ""

@@ -13,12 +13,13 @@ from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.runs import leases
 from chatmemory_django.chat.ui_messages.writing import timestamp
 from chatmemory_django.core.limits import check_text_length, checked_client_message_id
-from chatmemory_django.core.shown import AUTHOR
+from chatmemory_django.core.shown import AUTHOR, author_of
+from chatmemory_django.db.transactions import as_now
 from chatmemory_django.memory import ChatMemory
 from chatmemory_django.messages import AiMessage, NewMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import hand_over
-from chatmemory_django.operations.one_by_one import in_lock
+from chatmemory_django.operations.one_by_one import in_lock, messages_of, own_row
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.base import ConversationErasedError
 
@@ -44,7 +45,8 @@ def answer_as(
     Raises:
         ConversationErasedError: The conversation is gone.
         OtherPersonError: Another person has it; nothing is stored.
-        ValueError: The text is blank, longer than ``MAX_TEXT_LENGTH``, or cannot be stored.
+        ValueError: The text is blank, longer than ``MAX_TEXT_LENGTH``, or cannot be stored; or another message has the
+            *client_message_id*.
 
     """
     if not text.strip():
@@ -59,14 +61,22 @@ def answer_as(
         hand_over(found, user, takes_over=takes_over)
         # Not by ``add``: a memory that summarizes would call its model, while others wait for the conversation.
         sequence = memory.store.append_messages(memory.id, [new], memory.window()).keys[0]
+        if sequence < found.next_sequence and not _has(found, sequence, text):
+            raise ValueError(f"Another message has the client_message_id {client_message_id!r}: use a new one.")
         leases.stop_in(found)
         return sequence
 
-    own = Conversation.objects.using(conversation._state.db).filter(pk=conversation.pk)
-    sequence = in_lock(own, conversation.pk, store)
+    sequence = in_lock(own_row(conversation), conversation.pk, store)
     if sequence is None:
         raise ConversationErasedError(f"The conversation {conversation.memory_id!r} was erased.")
     return sequence
+
+
+def _has(conversation: Conversation, sequence: int, text: str) -> bool:
+    """Return whether message *sequence* is this *text* of a person; also if it has been removed since."""
+    row = as_now(messages_of(conversation).history(all_branches=True).filter(sequence=sequence)).first()
+    message = None if row is None else row.chat_message
+    return message is None or (author_of(message) is not None and getattr(message, "text", None) == text)
 
 
 def memory_of(conversation: Conversation) -> ChatMemory:

@@ -17,8 +17,9 @@ from rest_framework.response import Response
 
 from chatmemory_django import conf
 from chatmemory_django.chat.approvals.approving import NotPendingError, by_policy
+from chatmemory_django.chat.approvals.desk import assign
 from chatmemory_django.chat.people.answering import answer_as
-from chatmemory_django.chat.people.queue import KINDS, MAX_WAITING, Queued, assign, queue
+from chatmemory_django.chat.people.queue import KINDS, MAX_WAITING, Queued, queue
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
@@ -27,6 +28,7 @@ from chatmemory_django.operations.reading import note_read
 from chatmemory_django.rest import examples
 from chatmemory_django.rest.conversations import ConversationViewSet
 from chatmemory_django.rest.fields import BooleanField, Strict, TextField, sentence
+from chatmemory_django.rest.pagination import linked
 from chatmemory_django.rest.problems import Problem, invalid
 from chatmemory_django.rest.views import ChatMemoryView
 
@@ -51,6 +53,7 @@ WAITING = {
                 "approve_by": "shop.approve_refund",
                 "tool": "refund",
                 "arguments": '{"order": 4711}',
+                "asks": "refund the order 4711",
             },
         }
     ],
@@ -66,7 +69,9 @@ class QueueQuery(serializers.Serializer[Any]):
         required=False, max_length=255, help_text="Who has it: `me`, `nobody`, or the key of a user."
     )
     tool = serializers.CharField(required=False, max_length=255, help_text="Only calls of this tool.")
-    limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_WAITING, help_text="How many at most.")
+    page_size = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_WAITING, help_text="How many at most."
+    )
     offset = serializers.IntegerField(
         required=False, min_value=0, max_value=2 * MAX_WAITING, help_text="How many to skip; `next` has it."
     )
@@ -81,6 +86,10 @@ class WaitingCallSerializer(serializers.Serializer[Any]):
     tool = serializers.CharField(allow_null=True, help_text="The name of the tool; null if you may not read texts.")
     arguments = serializers.CharField(
         allow_null=True, help_text="The arguments, as the model wrote them; null if you may not read texts."
+    )
+    asks = serializers.CharField(
+        allow_null=True,
+        help_text="What the assistant wants to do, in words of the tool; may be empty; null if you may not read texts.",
     )
 
 
@@ -101,7 +110,7 @@ class QueueSerializer(serializers.Serializer[Any]):
     """What waits, the longest first."""
 
     results = WaitingSerializer(many=True)
-    next = serializers.IntegerField(allow_null=True, help_text="The offset of the next page; null if it is the last.")
+    next = serializers.URLField(allow_null=True, help_text="The URL of the next page; null if this is the last.")
 
 
 @extend_schema_serializer(examples=examples.shown({"takes_over": False}, request=True))
@@ -151,22 +160,21 @@ class QueueView(ChatMemoryView):
         if not (self.policy.sees_everybody(request, "answer") or self.policy.sees_everybody(request, "view")):
             raise exceptions.PermissionDenied
         asked = dict(self.query)
-        limit, offset = asked.pop("limit", min(conf.rest().PAGE_SIZE, MAX_WAITING)), asked.pop("offset", 0)
+        limit, offset = asked.pop("page_size", min(conf.rest().PAGE_SIZE, MAX_WAITING)), asked.pop("offset", 0)
         person = asked.pop("person", None)
         if person is not None:
             asked["person"] = {ME: str(request.user.pk), NOBODY: ""}.get(person, person)
-        may_answer = self.policy.sees_everybody(request, "answer")
-        answered, seen = self.get_conversations("answer"), self.get_conversations("view")
         waiting = queue(
-            answered if may_answer else answered.none(),
-            seen,
+            self.get_conversations("answer"),
+            self.get_conversations("view"),
             lambda conversation, approve_by: by_policy(self.policy, request._request, conversation)(approve_by),
             **asked,
         )
         found = list(islice(waiting, offset, offset + limit + 1))
         shown = [_shown(each, reads=MessageType.AI in self.types_in(each.conversation)) for each in found[:limit]]
         note_read(request.user, [each.conversation for each in found[:limit]], "listed", self._is_own)
-        body = {"results": shown, "next": offset + limit if len(found) > limit else None}
+        following = linked(request, page_size=limit, offset=offset + limit) if len(found) > limit else None
+        body = {"results": shown, "next": following}
         return Response(QueueSerializer(body).data)
 
     def _is_own(self, conversation: Conversation) -> bool:
@@ -279,7 +287,7 @@ def _shown(waiting: Queued, *, reads: bool) -> dict[str, Any]:
         "approval": None,
     }
     if approval is not None and call is not None:
-        texts = {"tool": call.name, "arguments": call.arguments} if reads else {"tool": None, "arguments": None}
+        texts = {"tool": call.name, "arguments": call.arguments, "asks": approval.asks}
         columns = {name: getattr(approval, name) for name in ("id", "sequence", "approve_by")}
-        shown["approval"] = columns | texts
+        shown["approval"] = columns | (texts if reads else dict.fromkeys(texts))
     return shown

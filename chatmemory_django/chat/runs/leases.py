@@ -191,6 +191,12 @@ class Lease:
             self.taken, self._is_own = taken, True
         return self.fence
 
+    def is_of_another(self, memory: ChatMemory, fence: int | None) -> bool:
+        """Return whether a run in progress has *fence*, which the conversation of *memory* had when it was read."""
+        if not fence or not isinstance(store := memory.store, DjangoChatMemoryStore):
+            return False
+        return store.named(memory.id).filter(runs__fence=fence, runs__state=State.RUNNING).exists()
+
     def check(self, memory: ChatMemory) -> None:
         """Raise ``ValueError`` if *memory* is in another database than the run that is taken for it."""
         using = getattr(memory.store, "using", None)

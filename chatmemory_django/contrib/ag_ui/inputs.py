@@ -51,12 +51,13 @@ class _Message(msgspec.Struct, rename="camel"):
 
 
 class RunInput(msgspec.Struct, rename="camel"):
-    """The fields that are used of a ``RunAgentInput``. Tools that a client declares are not: the site has its own."""
+    """The fields that are used of a ``RunAgentInput``."""
 
     thread_id: str
     run_id: str
     messages: msgspec.Raw = NULL
     resume: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
     state: msgspec.Raw = NULL
     context: msgspec.Raw = NULL
     forwarded_props: msgspec.Raw = NULL

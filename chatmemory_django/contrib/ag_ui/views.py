@@ -10,9 +10,11 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from chatmemory_django.access import NotAllowedError
 from chatmemory_django.chat.answers.ui_stream import EVENT_STREAM, encode
-from chatmemory_django.chat.http.asking import admitted_body_of
+from chatmemory_django.chat.http.asking import Admission, admission_of, admitted, admitted_body_of, body_of
+from chatmemory_django.chat.http.declared import declared_tools
 from chatmemory_django.chat.http.views import AI_SDK, Protocol, answering, following, newest, respond, streamed
 from chatmemory_django.chat.runs.overload import in_thread_in_turn
+from chatmemory_django.chat.wishes import Wishes
 from chatmemory_django.contrib.ag_ui.events import RunEvents
 from chatmemory_django.contrib.ag_ui.inputs import RunInput
 from chatmemory_django.contrib.ag_ui.snapshots import MessagesSnapshot
@@ -25,14 +27,20 @@ async def run(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Answer the last message of a ``RunAgentInput``, or go on with an answer whose calls have waited for it."""
     inputs: list[RunInput] = []
 
-    def read(content: bytes) -> bytes:
-        inputs.append(RunInput.of(content))
-        return inputs[0].as_body()
+    def admit(request: HttpRequest) -> Admission:
+        policy, user = admitted(request)
+        try:
+            asked = RunInput.of(body_of(request))
+            body, wishes = asked.as_body(), Wishes(declared_tools(asked.tools))
+        except ValueError as exc:
+            raise NotAllowedError(400, str(exc)) from None
+        inputs.append(asked)
+        return admission_of(request, policy, user, body, wishes)
 
     def write(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         return RunEvents(inputs[0].thread_id, inputs[0].run_id).written(pieces)
 
-    return await respond(request, Protocol(read, write, EVENT_STREAM))
+    return await respond(request, Protocol(admit, write, EVENT_STREAM))
 
 
 @answering("POST")

@@ -197,7 +197,7 @@ def _move(around: tuple[int, int], conversation: Conversation, *, to_rows: bool,
         for sequence, kind, *texts in rows.values_list("sequence", "type", *map(as_stored, TEXTS)):
             if coder is not None:
                 texts = list(decoded_texts(coder, sequence, kind, texts).values())
-            text, payload, verbatim = texts
+            text, payload, verbatim, _ = texts
             message = to_message(kind, text, payload)
             there = _references_of(message, verbatim) if may_refer(payload, verbatim) else {}
             if to_rows != bool(there):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from chatmemory_django.contrib.importing.moved import Moved, MovedMessage, moment
+from chatmemory_django.contrib.importing.moved import moment
 from chatmemory_django.core.limits import MAX_CLIENT_MESSAGE_ID_LENGTH, MAX_TITLE_LENGTH
 from chatmemory_django.formats.verbatim import storable
 from chatmemory_django.messages import (
@@ -27,6 +27,7 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
+from chatmemory_django.operations import ImportedConversation, ImportedMessage
 
 FILES = re.compile(r"conversations(-\d+)?\.json")
 """The names of the files of an export: large exports have several."""
@@ -52,13 +53,13 @@ class _Branch(NamedTuple):
     """The id of the call that has no result yet."""
 
 
-def read_conversation(item: Any) -> tuple[str, Moved]:
-    """Return the id and the messages of the conversation *item*; raise ``KeyError`` or ``TypeError`` otherwise."""
+def read_conversation(item: Any) -> ImportedConversation:
+    """Return the conversation *item*; raise ``KeyError`` or ``TypeError`` otherwise."""
     memory_id = item.get("conversation_id") or item["id"]
     if not isinstance(memory_id, str):
         raise TypeError(f"Its id must be a string, not {type(memory_id).__name__}.")
     nodes: Mapping[str, Any] = item["mapping"]
-    messages: list[MovedMessage] = []
+    messages: list[ImportedMessage] = []
     branches: dict[str | None, _Branch] = {}
     for key in _in_order(nodes):
         node = nodes[key]
@@ -70,10 +71,11 @@ def read_conversation(item: Any) -> tuple[str, Moved]:
             time = moment(node["message"].get("create_time"))
             client_message_id = key if 0 < len(key) <= MAX_CLIENT_MESSAGE_ID_LENGTH else None
             new = NewMessage(message, client_message_id=client_message_id)
-            messages.append(MovedMessage(new, time, follows))
+            messages.append(ImportedMessage(new, time, follows))
         branches[key] = after
     end = branches.get(item.get("current_node"), _Branch()).message
-    return memory_id, Moved(
+    return ImportedConversation(
+        memory_id,
         messages,
         title=storable(title)[:MAX_TITLE_LENGTH] if isinstance(title := item.get("title"), str) else "",
         created_at=moment(item.get("create_time")),

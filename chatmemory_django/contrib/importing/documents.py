@@ -15,7 +15,8 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from chatmemory_django import conf
-from chatmemory_django.contrib.importing.moved import Moved, ReadMessages, ReadResult, Source, UnreadableSourceError
+from chatmemory_django.contrib.importing.moved import ReadMessages, ReadResult, Source, UnreadableSourceError
+from chatmemory_django.operations import ImportedConversation
 
 READ_CHARACTERS = 1024 * 1024
 """The number of characters that are read at a time."""
@@ -29,8 +30,8 @@ LONGEST_TOKEN = 16
 MAX_ESCAPED = 8
 """How many times its stored size a message may take in JSON, with its characters escaped and the framework's own."""
 
-ReadConversation: TypeAlias = Callable[[Any], tuple[str, Moved]]
-"""Returns the id and the content of a conversation, which is an item of an array."""
+ReadConversation: TypeAlias = Callable[[Any], ImportedConversation]
+"""Returns a conversation, which is an item of an array."""
 
 # Group 1 is a string; group 2 its end, if it has one, otherwise group 3 is a backslash at the end of the text, if any.
 _STRING_OR_SPACE = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|(\\?)\Z))|[ \t\r\n]+', re.DOTALL)
@@ -101,10 +102,10 @@ def _conversations(files: Sequence[_File], read: ReadMessages) -> Iterator[ReadR
             yield ReadResult(file.name, ValueError(str(exc)), file.size - done)
 
 
-def _by_id(text: _Text, name: str, read: ReadMessages) -> Iterator[tuple[str, Moved | ValueError]]:
+def _by_id(text: _Text, name: str, read: ReadMessages) -> Iterator[tuple[str, ImportedConversation | ValueError]]:
     """Yield the conversations of a document: of a list, or of an object of lists, or of its key "store"."""
     if text.skip("["):
-        found = _moved(text, read)
+        found = _moved(Path(name).stem, text, read)
         text.end()
         yield Path(name).stem, found
         return
@@ -115,11 +116,11 @@ def _by_id(text: _Text, name: str, read: ReadMessages) -> Iterator[tuple[str, Mo
     has_store = False
     for key in text.names():
         if text.skip("["):
-            yield key, _moved(text, read)
+            yield key, _moved(key, text, read)
         elif key == "store" and text.skip("{"):
             has_store = True
             for memory_id in text.names():
-                yield memory_id, _moved(text, read) if text.skip("[") else _no_list(text.value())
+                yield memory_id, _moved(memory_id, text, read) if text.skip("[") else _no_list(text.value())
         else:
             others.append((key, _no_list(text.value())))
     text.end()
@@ -131,11 +132,11 @@ def _no_list(value: object) -> ValueError:
     return ValueError(f"Its messages must be a list, not {type(value).__name__}.")
 
 
-def _moved(text: _Text, read: ReadMessages) -> Moved | ValueError:
+def _moved(memory_id: str, text: _Text, read: ReadMessages) -> ImportedConversation | ValueError:
     """Return the conversation of the list that *text* is in, each message converted as soon as it is read."""
     items = text.items()
     try:
-        return Moved(read(items))
+        return ImportedConversation(memory_id, read(items))
     except NotJsonError:
         raise
     except (RecursionError, TypeError, ValueError) as exc:
@@ -151,9 +152,10 @@ def _items(files: Sequence[_File], read: ReadConversation) -> Iterator[ReadResul
             for index, item in enumerate(_array(text, file.name)):
                 size, done = text.position() - done, text.position()
                 memory_id = f"{file.name}[{index}]"
-                found: Moved | ValueError
+                found: ImportedConversation | ValueError
                 try:
-                    memory_id, found = read(item)
+                    found = read(item)
+                    memory_id = str(found.memory_id)
                 except (AttributeError, KeyError) as exc:
                     found = ValueError(f"It has an invalid structure: {exc!r}.")
                 except (TypeError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""The data that was read from another framework, before it is stored."""
+"""What is read from another framework, and how its values are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from chatmemory_django.core.limits import YEARS
-from chatmemory_django.messages import NewMessage
+from chatmemory_django.operations import ImportedConversation, ImportedMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -17,46 +17,15 @@ class UnreadableSourceError(ValueError):
     """The source as a whole is invalid."""
 
 
-class MovedMessage(NamedTuple):
-    """A message, and its time if it is known."""
-
-    new: NewMessage
-    created_at: datetime | None = None
-    follows: int | None = None
-    """The position of the message that it follows, counted from 0; -1 for none, None for the previous one."""
-
-
-ReadMessages: TypeAlias = Callable[[Iterable[Any]], list[MovedMessage]]
+ReadMessages: TypeAlias = Callable[[Iterable[Any]], list[ImportedMessage]]
 """Returns the messages of a conversation; errors name the invalid one."""
-
-
-class Moved(NamedTuple):
-    """A conversation with its messages in chronological order, so that new ones come last."""
-
-    messages: Sequence[MovedMessage]
-    title: str = ""
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    is_archived: bool = False
-    goes_on_from: int | None = None
-    """The position of the message that the next one follows; None for the last."""
-
-    def path(self) -> set[int]:
-        """Return the positions of the messages from the first to that one."""
-        position = len(self.messages) - 1 if self.goes_on_from is None else self.goes_on_from
-        found = set()
-        while position >= 0:
-            found.add(position)
-            follows = self.messages[position].follows
-            position = position - 1 if follows is None else follows
-        return found
 
 
 class ReadResult(NamedTuple):
     """The result of one read: a conversation, or the error that makes it invalid."""
 
     memory_id: str
-    conversation: Moved | ValueError
+    conversation: ImportedConversation | ValueError
     size: int
     """The amount of the source that was read, in units of its *noun*."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from django.contrib import admin
@@ -13,11 +13,14 @@ from django.template.response import TemplateResponse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory_django.conf import general
 from chatmemory_django.contrib.notes.models import Note
+from chatmemory_django.contrib.notes.signals import notes_read
 from chatmemory_django.core.shown import visible
 from chatmemory_django.db.row_codec import UNREADABLE, unreadable_as
 from chatmemory_django.models.copies import refuse_held_owner
 from chatmemory_django.models.fields import without_texts
+from chatmemory_django.operations.reading import Way
 from chatmemory_django.private import private_view
 
 FOUND = 1_000
@@ -81,12 +84,19 @@ class NoteAdmin(admin.ModelAdmin):
     @method_decorator(private_view)
     def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """See ``ModelAdmin``. A text that cannot be decrypted is shown as such."""
-        return _rendered(super().changelist_view, request, *args, **kwargs)
+        response = _rendered(super().changelist_view, request, *args, **kwargs)
+        # A POST that is no action is answered with the list, too.
+        if (listed := _context_of(response).get("cl")) is not None:
+            _note_read(request, listed.result_list, "searched" if listed.query else "listed")
+        return response
 
     @method_decorator(private_view)
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """See ``changelist_view``."""
-        return _rendered(super().changeform_view, request, *args, **kwargs)
+        response = _rendered(super().changeform_view, request, *args, **kwargs)
+        if (note := _context_of(response).get("original")) is not None:
+            _note_read(request, [note], "read")
+        return response
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """See ``changelist_view``."""
@@ -107,6 +117,16 @@ def _rendered(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with unreadable_as(str(UNREADABLE)):
         response = view(*args, **kwargs)
         return response.render() if isinstance(response, TemplateResponse) else response
+
+
+def _context_of(response: Any) -> Mapping[str, Any]:
+    return getattr(response, "context_data", None) or {}
+
+
+def _note_read(request: HttpRequest, notes: Iterable[Note], way: Way) -> None:
+    others = [note for note in notes if note.owner_id != request.user.pk]
+    if others and general().LOG_READS:
+        notes_read.send_robust(Note, reader=request.user, notes=others, way=way)
 
 
 def _may_read(request: HttpRequest) -> bool:

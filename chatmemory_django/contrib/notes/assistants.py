@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
@@ -61,10 +62,12 @@ def of_owner(*, max_characters: int = MAX_CHARACTERS) -> ContextFunction:
         except Exception as exc:  # noqa: BLE001  # a question is answered without them
             logger.warning("No notes were sent with a question: %s.", type(exc).__name__)
             return None
-        sent = list(found)
-        while sent and len(_quoting(sent, left_out=len(found) - len(sent))) > max_characters:
-            del sent[0]
-        return Context(_quoting(sent, left_out=len(found) - len(sent))) if sent else None
+
+        def fits(left_out: int) -> bool:
+            return len(_quoting(found[left_out:], left_out=left_out)) <= max_characters
+
+        left_out = 0 if fits(0) else bisect_left(range(len(found)), True, lo=1, key=fits)
+        return Context(_quoting(found[left_out:], left_out=left_out)) if found[left_out:] else None
 
     return noted
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from django.db import connections, router, transaction
 from django.db.models import F
 from django.utils import timezone
 
 from chatmemory_django.contrib.notes.conf import notes
 from chatmemory_django.contrib.notes.models import Note, Notebook
-from chatmemory_django.core.limits import is_storable
+from chatmemory_django.core.limits import MAX_IMPORTED, is_storable
 from chatmemory_django.db.moments import aware
 from chatmemory_django.db.threads import in_thread
 from chatmemory_django.db.transactions import as_now, sees_otherwise, tried_again
+from chatmemory_django.models.columns import checked_moment
 from chatmemory_django.models.copies import refuse_held_owner
 from chatmemory_django.models.fields import without_texts
 from chatmemory_django.private import private
@@ -31,6 +33,22 @@ if TYPE_CHECKING:
 
 _OVERRIDES = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 """The characters, by their direction, that show what follows in another order than it is written in."""
+
+
+class _Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an export has of a notebook."""
+
+    is_on: bool
+    last_number: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMPORTED)] = 0
+
+
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an export has of a note."""
+
+    text: str
+    number: Annotated[int, msgspec.Meta(ge=1, le=MAX_IMPORTED)] | None = None
+    created_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    updated_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class NotesFullError(ValueError):
@@ -126,46 +144,50 @@ async def aswitch(owner: AbstractBaseUser, *, on: bool) -> None:
 def checked(text: str) -> str:
     """Return *text* as it is kept, on one line; ``ValueError`` if it is no note, see ``keep``."""
     line = " ".join(text.split())
+    if len(line) > (most := notes().MAX_LENGTH):  # first: what follows takes longer
+        raise ValueError(f"A note must have at most {most} characters, not {len(line)}.")
     if not is_storable(line) or any(map(_is_control, line)):
         raise ValueError("A note must not have control characters, or characters that change the order of others.")
     if not any(unicodedata.category(each)[0] in "LNS" for each in line):
         raise ValueError("A note must not be blank.")
-    if len(line) > (most := notes().MAX_LENGTH):
-        raise ValueError(f"A note must have at most {most} characters, not {len(line)}.")
     return line
 
 
 def exported_book(book: Notebook) -> dict[str, Any]:
     """See ``copies.OfOwners``."""
-    return {"is_on": book.is_on}
+    return {"is_on": book.is_on, "last_number": book.last_number}
 
 
 def restore_book(owner: AbstractBaseUser, given: Mapping[str, Any], using: str) -> None:
-    """See ``copies.OfOwners``."""
-    if not isinstance(on := given.get("is_on"), bool):
-        raise ValueError(f"is_on of a notebook must be true or false, not {type(on).__name__}")  # noqa: TRY004  # see OfOwners
-    Notebook.objects.using(using).update_or_create(owner_id=owner.pk, defaults={"is_on": on})
+    """See ``copies.OfOwners``. No file switches notes on for a user who has switched them off here."""
+    book = msgspec.convert(given, _Book)
+    Notebook.objects.using(using).update_or_create(owner_id=owner.pk, defaults={} if book.is_on else {"is_on": False})
+    _numbered(owner.pk, book.last_number, using)
 
 
 def exported(note: Note) -> dict[str, Any]:
     """See ``copies.OfOwners``."""
     created_at, updated_at = (aware(each).astimezone(UTC) for each in (note.created_at, note.updated_at))
-    return {"text": note.text, "created_at": created_at.isoformat(), "updated_at": updated_at.isoformat()}
+    moments = {"created_at": created_at.isoformat(), "updated_at": updated_at.isoformat()}
+    return {"number": note.number, "text": note.text, **moments}
 
 
 @private
 def restore(owner: AbstractBaseUser, given: Mapping[str, Any], using: str) -> None:
     """See ``copies.OfOwners``: keep what was ``exported``, unless there is a note of the same text."""
-    text = given.get("text")
-    if not isinstance(text, str):
-        raise ValueError(f"the text of a note must be a str, not {type(text).__name__}")  # noqa: TRY004  # see OfOwners
-    line = checked(text)
+    content = msgspec.convert(given, _Content)
+    line = checked(content.text)
+    moments = {"created_at": content.created_at, "updated_at": content.updated_at}
+    columns = {name: checked_moment(moment) for name, moment in moments.items() if moment is not None}
     if all(note.text != line for note in Note.objects.using(using).filter(owner=owner.pk)):
-        tried_again(using, partial(_kept, owner.pk, line, using, even_off=True))
+        keep = partial(_kept, owner.pk, line, using, even_off=True, number=content.number, **columns)
+        tried_again(using, keep)
 
 
 @private
-def _kept(owner: Any, text: str, using: str, *, even_off: bool = False) -> Note:
+def _kept(
+    owner: Any, text: str, using: str, *, even_off: bool = False, number: int | None = None, **columns: datetime
+) -> Note:
     with transaction.atomic(using=using):
         book = _locked(owner, using)
         if not (book.is_on or even_off):
@@ -174,9 +196,18 @@ def _kept(owner: Any, text: str, using: str, *, even_off: bool = False) -> Note:
         own = as_now(own) if sees_otherwise(connections[using]) else own
         if len(own.values_list("pk")) >= (most := notes().MAX_NOTES):
             raise NotesFullError(f"There are {most} notes already, the most that are kept; drop one of them first.")
-        note = Note(owner_id=owner, number=book.last_number, text=text)
+        if number is None or own.filter(number=number).exists():
+            number = book.last_number
+        else:  # of another site: then none was used up here
+            Notebook.objects.using(using).filter(pk=book.pk).update(last_number=max(number, book.last_number - 1))
+        note = Note(owner_id=owner, number=number, text=text, **columns)
         note.save(using=using, force_insert=True)
     return note
+
+
+def _numbered(owner: Any, last: int, using: str) -> None:
+    """Let the next note of *owner* have a number above *last*."""
+    Notebook.objects.using(using).filter(owner=owner, last_number__lt=last).update(last_number=last)
 
 
 def _locked(owner: Any, using: str) -> Notebook:

@@ -100,4 +100,4 @@ class Note(models.Model):
         constraints = (models.UniqueConstraint(fields=["owner", "number"], name="chatmemory_note_of_owner"),)
 
     def __str__(self) -> str:
-        return f"{self.number}"  # never the text, which would be in logs
+        return f"{self.owner_id}/{self.number}"  # never the text, which would be in logs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -11,43 +11,31 @@ import msgspec
 
 from chatmemory_django.chat.answers.ui_steps import Chunk
 from chatmemory_django.chat.answers.ui_stream import DONE, decoded
-from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
+from chatmemory_django.chat.http.posted import NULL, read_value
 from chatmemory_django.chat.http.rewriting import rewritten
-from chatmemory_django.chat.wishes import Wishes
 from chatmemory_django.contrib.openai_api.chunks import REASONS, AnswerSoFar
-from chatmemory_django.contrib.openai_api.wishes import wishes_of
+from chatmemory_django.contrib.openai_api.history import SentHistory, read_history
+from chatmemory_django.contrib.openai_api.wishes import AnswerRequest
+from chatmemory_django.messages import UserMessage
 
 
-class CompletionRequest(msgspec.Struct):
-    """The fields that are used of a body. What the model is asked beside, like a temperature, is the assistant's."""
+class CompletionRequest(AnswerRequest):
+    """The fields that are used of a body."""
 
-    model: str
     messages: msgspec.Raw
-    stream: bool | None = None
     stream_options: msgspec.Raw = NULL
-    store: bool | None = None
-    metadata: msgspec.Raw = NULL
     n: int | None = None
-    tools: msgspec.Raw = NULL
-    tool_choice: msgspec.Raw = NULL
     response_format: msgspec.Raw = NULL
 
-    @classmethod
-    def of(cls, content: bytes) -> CompletionRequest:
-        """Parse *content*, a JSON object; raise ``ValueError`` with the path of what is invalid."""
-        found = decode_body(content, cls, "$")
-        if found.n not in {None, 1}:
-            raise ValueError(f"$.n: it must be 1, not {found.n}.")
-        return found
+    def read(self, check: Callable[[UserMessage], object]) -> SentHistory:
+        """Return the history; *check* is called with each message of the user. ``ValueError`` as from ``of``."""
+        if self.n not in {None, 1}:
+            raise ValueError(f"$.n: it must be 1, not {self.n}.")
+        return read_history(self.messages, check)
 
-    def pairs(self) -> dict[str, Any]:
-        """Return the metadata."""
-        return read_value(self.metadata, dict[str, Any] | None, "$.metadata") or {}  # type: ignore[arg-type]
-
-    def wishes(self, context: str) -> Wishes:
-        """Return what the client wishes, with *context*."""
-        form = read_value(self.response_format, Any, "$.response_format")
-        return wishes_of(self.tools, self.tool_choice, form, "$.response_format", context)
+    def form(self) -> tuple[Any, str]:
+        """See ``AnswerRequest.form``."""
+        return read_value(self.response_format, Any, "$.response_format"), "$.response_format"
 
     @property
     def wants_usage(self) -> bool:

@@ -55,12 +55,13 @@ def shown_error(refused: NotAllowedError) -> dict[str, Any]:
     text = str(refused)
     if param is None and (found := _PARAM.match(text)):
         param = found[1]
-    return {
-        "message": text,
-        "type": "server_error" if refused.status >= 500 else "invalid_request_error",
-        "param": param,
-        "code": code or STATUS_CODES.get(refused.status, "server_error" if refused.status >= 500 else "invalid"),
-    }
+    kind = "server_error" if refused.status >= 500 else "invalid"
+    return _error(refused.status, text, param, code or STATUS_CODES.get(refused.status, kind))
+
+
+def _error(status: int, text: str, param: str | None, code: str) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": text, "type": kind, "param": param, "code": code}
 
 
 def in_openai_format(request: HttpRequest, refused: NotAllowedError) -> JsonResponse:
@@ -85,14 +86,8 @@ def handle_openai_exception(exc: Exception, context: dict[str, Any]) -> Response
     problem = response.data
     error = {"path": None, "detail": problem["detail"], **next(iter(problem["errors"]), {})}
     code = problem["type"].removeprefix(PREFIX)
-    response.data = {
-        "error": {
-            "message": error["detail"],
-            "type": "server_error" if response.status_code >= 500 else "invalid_request_error",
-            "param": None if error["path"] is None else error["path"].removeprefix("$").lstrip(".?") or None,
-            "code": CODES.get(code, code),
-        }
-    }
+    param = None if error["path"] is None else error["path"].removeprefix("$").lstrip(".?") or None
+    response.data = {"error": _error(response.status_code, error["detail"], param, CODES.get(code, code))}
     response.content_type = "application/json"
     if response.status_code == HTTPStatus.CONFLICT:
         response["x-should-retry"] = "false"  # OpenAI's clients would: theirs is about another request at the time

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -30,6 +31,9 @@ from chatmemory_django.operations.one_by_one import as_kept
 MAX_HISTORY = 2_000
 """How many messages a client sends at most with one request."""
 
+Guarded: TypeAlias = Callable[[UserMessage], UserMessage | None]
+"""Returns what guards leave of a question; None if they refuse it."""
+
 INSTRUCTING = frozenset({"system", "developer"})
 
 
@@ -45,6 +49,12 @@ class SentTurn(NamedTuple):
     def text(self) -> str:
         """The words of the answer, by which it is compared."""
         return _words(each.text or "" for each in self.answer if isinstance(each, AiMessage))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the answer ends with a text, with which the model is to go on."""
+        last = self.answer[-1] if self.answer else None
+        return isinstance(last, AiMessage) and bool(last.text) and not last.tool_execution_requests
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -77,19 +87,21 @@ def read_history(messages: msgspec.Raw, check: Callable[[UserMessage], object]) 
     for index, raw in enumerate(found):
         path = f"$.messages[{index}]"
         message: Any = read_value(raw, dict[str, Any], path)
-        role = message.get("role")
+        role = str(message.get("role"))
         if role in INSTRUCTING:
             instructions.append(text_of(message.get("content"), f"{path}.content"))
             continue
-        last = str(role)
+        last = role
         if role == "user":
             turns.append(question_of(message.get("content"), f"{path}.content", check))
         elif role not in {"assistant", "tool", "function"}:
             raise ValueError(f"{path}.role: it must be system, developer, user, assistant or tool.")
         elif turns:  # what comes before the first question is no answer
             turns[-1].answer.append(_answer(message, path) if role == "assistant" else _result(message, path))
-    if last not in {"user", "tool"}:
-        raise ValueError("$.messages: the last one must be of the user, or the result of a tool's call.")
+    if last not in {"user", "tool"} and not (turns and turns[-1].is_begun):
+        raise ValueError("$.messages: the last one must be of the user, a text to go on with, or a tool's result.")
+    if not turns:
+        raise ValueError("$.messages: there is no message of the user.")
     return SentHistory(merged(turns), "\n\n".join(filter(None, instructions)))
 
 
@@ -101,43 +113,72 @@ class Continuation(NamedTuple):
     message_id: str | None = None
 
 
-def placed(history: SentHistory, conversation: Conversation | None) -> Continuation:
+def placed(
+    history: SentHistory, conversation: Conversation | None, guarded: Guarded, name: str = "", *, is_retry: bool = False
+) -> Continuation:
     """
-    Return what of *history* is new in *conversation*: the question behind the turns that are equal by content.
+    Return what of *history* is new in *conversation*: the question behind the turns that are equal by content, as they
+    were sent or once they are *guarded*.
 
     A single question, with no history, comes to the end. One that the conversation has at this place, too, is to have
-    another answer.
+    another answer, unless it is the same one: this *is_retry*, or it has the client's id *name* there.
 
     Raises:
-        NotAllowedError: 409: The conversation does not begin with what is in front of the question.
+        NotAllowedError: 409: The conversation does not begin with what is in front of the question. 400: There is no
+            question at the end.
 
     """
     *earlier, last = history.turns
-    asked = {"id": "", "role": "user", "parts": last.parts}
-    if not earlier and not last.answer:
+    asked = {"id": name, "role": "user", "parts": last.parts}
+    if last.answer:
+        raise NotAllowedError(400, "$.messages: the last one must not be the assistant's, in a stored conversation.")
+    if not earlier:
         return Continuation([asked])
-    stored = _equal_turns(history, conversation)
-    there = stored[len(earlier)] if len(stored) > len(earlier) else None
-    if there is not None and there.text and there.has_question(last.question):
+    before, following = _place_of(history, conversation, guarded)
+    there = next((each for each in reversed(following) if each.has_question(last.question, guarded)), None)
+    if there is not None and (is_retry or there.question_id == name):
+        return Continuation([{**asked, "id": there.question_id}])
+    if there is not None and there.text:
         return Continuation([], "regenerate-message", there.question_id)
-    shown = [{"id": name, "role": role} for role, name in stored[len(earlier) - 1].ids()]
+    if before is not None and not (before.answer_id or following):  # its answer is in progress, or has failed
+        return Continuation([asked])
+    shown = [] if before is None else named_turn(before.question_id, before.answer_id)
     return Continuation([*shown, asked], "submit-message")
 
 
-def check_begins_with(history: SentHistory, conversation: Conversation | None) -> None:
+def named_turn(question: str, answer: str | None) -> list[dict[str, Any]]:
+    """Return a question and its answer, if there is one, with the ids by which the AI SDK's clients name them."""
+    return [{"id": name, "role": role} for role, name in (("user", question), ("assistant", answer)) if name]
+
+
+def check_begins_with(history: SentHistory, conversation: Conversation | None, guarded: Guarded) -> None:
     """Raise ``NotAllowedError``, 409, unless the turns of *history* and its last question are in *conversation*."""
-    stored = _equal_turns(history, conversation)[len(history.turns) - 1 :]
-    if not (stored and stored[0].has_question(history.turns[-1].question)):
+    _, following = _place_of(history, conversation, guarded)
+    if not any(each.has_question(history.turns[-1].question, guarded) for each in following):
         raise _another_history()
 
 
-def _equal_turns(history: SentHistory, conversation: Conversation | None) -> list[_StoredTurn]:
-    """Return the turns of *conversation* that *history* has, and the next one; 409 if they are not equal by content."""
-    earlier = history.turns[:-1]
-    stored = [] if conversation is None else _stored_turns(conversation, len(history.turns))
-    if len(stored) < len(earlier) or not all(map(_is_same, earlier, stored)):
-        raise _another_history()
-    return stored
+def _place_of(
+    history: SentHistory, conversation: Conversation | None, guarded: Guarded
+) -> tuple[_StoredTurn | None, list[_StoredTurn]]:
+    """
+    Return the last turn of *conversation* that *history* has, too, and what follows it there, up to an answer.
+
+    All turns in front of the last question must be equal by content, or it is 409. Questions without an answer may be
+    missing: clients drop those that have failed.
+    """
+    stored = iter(()) if conversation is None else islice(_stored_turns(conversation), 2 * MAX_HISTORY)
+    before: _StoredTurn | None = None
+    for turn in history.turns[:-1]:
+        before = next((each for each in stored if each.text or each.is_same(turn, guarded)), None)
+        if before is None or not before.is_same(turn, guarded):
+            raise _another_history()
+    following = list[_StoredTurn]()
+    for each in stored:
+        following.append(each)
+        if each.text:
+            break
+    return before, following
 
 
 def _another_history() -> NotAllowedError:
@@ -152,34 +193,39 @@ class _StoredTurn(NamedTuple):
     answer_id: str
     text: str
 
-    def has_question(self, sent: UserMessage) -> bool:
+    def has_question(self, sent: UserMessage, guarded: Guarded) -> bool:
+        """Return whether the question is the one that was *sent*, or what its guards have made of that."""
+        return self._has(sent) or ((left := guarded(sent)) is not None and self._has(left))
+
+    def is_same(self, sent: SentTurn, guarded: Guarded) -> bool:
+        """
+        Return whether question and answer are those that were *sent*.
+
+        The client may have the beginning of the answer, from which it has left, or any if that has failed here.
+        """
+        return (not self.text or self.text.startswith(sent.text)) and self.has_question(sent.question, guarded)
+
+    def _has(self, sent: UserMessage) -> bool:
         stored, kept = self.question, as_kept(sent)
         return isinstance(stored, UserMessage) and isinstance(kept, UserMessage) and stored.contents == kept.contents
 
-    def ids(self) -> list[tuple[str, str]]:
-        """Return the roles and ids by which the AI SDK's clients name the question and the answer."""
-        return [("user", self.question_id), *([("assistant", self.answer_id)] if self.answer_id else [])]
 
-
-def _is_same(sent: SentTurn, stored: _StoredTurn) -> bool:
-    return sent.text == stored.text and stored.has_question(sent.question)
-
-
-def _stored_turns(conversation: Conversation, count: int) -> list[_StoredTurn]:
-    """Return the first *count* turns of the path of *conversation*."""
-    turns, texts = list[_StoredTurn](), list[str]()
+def _stored_turns(conversation: Conversation) -> Iterator[_StoredTurn]:
+    """Yield the turns of the path of *conversation*."""
+    turn: _StoredTurn | None = None
+    texts = list[str]()
     kinds = (MessageType.USER, MessageType.AI)
     for row in conversation.history().filter(type__in=kinds).order_by("sequence").iterator():
         message = row.chat_message
-        if isinstance(message, AiMessage) and turns:
+        if isinstance(message, AiMessage):
             texts.append(answer_text(message))
-            turns[-1] = turns[-1]._replace(answer_id=turns[-1].answer_id or ui_id(row), text=_words(texts))
-        elif not isinstance(message, AiMessage):
-            if len(turns) == count:
-                break
-            turns.append(_StoredTurn(ui_id(row), message, "", ""))
-            texts = []
-    return turns
+            turn = turn and turn._replace(answer_id=turn.answer_id or ui_id(row), text=_words(texts))
+        else:
+            if turn is not None:
+                yield turn
+            turn, texts = _StoredTurn(ui_id(row), message, "", ""), []
+    if turn is not None:
+        yield turn
 
 
 def _words(texts: Iterable[str]) -> str:

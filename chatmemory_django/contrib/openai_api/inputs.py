@@ -1,4 +1,4 @@
-"""The input of a response: items of a history, of which the last are new, or only what is new."""
+"""What clients ask of responses: their input has items of a history, of which the last are new, or only what is new."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from chatmemory_django.chat.http.posted import MAX_DECISIONS, read_value
+from chatmemory_django.chat.http.posted import MAX_DECISIONS, NULL, read_value
 from chatmemory_django.contrib.openai_api.conversations import REQUIRED
 from chatmemory_django.contrib.openai_api.history import (
     INSTRUCTING,
@@ -21,6 +21,7 @@ from chatmemory_django.contrib.openai_api.history import (
     text_of,
 )
 from chatmemory_django.contrib.openai_api.responses import APPROVAL
+from chatmemory_django.contrib.openai_api.wishes import AnswerRequest
 from chatmemory_django.core.limits import RAW_BYTES
 from chatmemory_django.messages import AiMessage, ToolExecutionRequest, ToolExecutionResultMessage, UserMessage
 
@@ -40,6 +41,11 @@ class Input(NamedTuple):
     """What was decided on calls, as the AI SDK's clients send it."""
     refers: bool
     """Whether some of the history is only referred to."""
+
+    @property
+    def instructions(self) -> str:
+        """Those of the client."""
+        return self.history.instructions
 
 
 def run_in(id: object, *prefixes: str) -> UUID | None:
@@ -139,3 +145,42 @@ def _text(item: Mapping[str, Any], name: str, path: str) -> str:
         raise ValueError(f"{path}.{name}: it must be a string.")  # noqa: TRY004  # of the body
     check_text(value, f"{path}.{name}")
     return value
+
+
+class ResponseRequest(AnswerRequest):
+    """The fields that are used of a body."""
+
+    input: msgspec.Raw
+    instructions: str | None = None
+    conversation: msgspec.Raw = NULL
+    previous_response_id: str | None = None
+    background: bool | None = None
+    text: msgspec.Raw = NULL
+
+    def read(self, check: Callable[[UserMessage], object]) -> Input:
+        """Return the input; *check* is called with each message of the user. ``ValueError`` as from ``of``."""
+        if self.conversation_id is not None and self.previous_response_id is not None:
+            raise ValueError("$.previous_response_id: it cannot be given together with a conversation.")
+        return read_input(self.input, self.instructions, check)
+
+    def rest(self) -> dict[str, Any]:
+        """See ``AnswerRequest.rest``."""
+        return {"model": self.model, "background": True} if self.background else {"model": self.model}
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation, which is named by its id or is an object that has it."""
+        given: Any = read_value(self.conversation, Any, "$.conversation")
+        match given:
+            case None:
+                return None
+            case str() as name:
+                return name
+            case {"id": str() as name}:
+                return name
+        raise ValueError("$.conversation: it must be the id of a conversation, or an object with its id.")
+
+    def form(self) -> tuple[Any, str]:
+        """See ``AnswerRequest.form``."""
+        text: Any = read_value(self.text, Any, "$.text")
+        return text.get("format") if isinstance(text, Mapping) else None, "$.text.format"

@@ -1,4 +1,4 @@
-"""Responses: what clients ask, and what they are sent, whole or as events."""
+"""Responses: what clients are sent, whole or as events."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from chatmemory_django.chat.answers.ui_steps import Chunk
 from chatmemory_django.chat.answers.ui_stream import decoded, encode
-from chatmemory_django.chat.http.posted import NULL, decode_body, read_value
 from chatmemory_django.chat.http.rewriting import rewritten
 from chatmemory_django.chat.wishes import NONE, Wishes
 from chatmemory_django.contrib.openai_api.chunks import AnswerSoFar, OpenCall
-from chatmemory_django.contrib.openai_api.wishes import wishes_of
 
 SERVER = "site"
 """What the calls of the site's own tools name as their server."""
@@ -25,56 +21,11 @@ APPROVAL = "mcpr_"
 REASONS = {"length": "max_output_tokens", "content-filter": "content_filter"}
 """OpenAI's reasons why a response is not complete, by the AI SDK's."""
 
+LAST = frozenset(f"response.{status}" for status in ("completed", "incomplete", "failed"))
+"""The types of the event that ends a response."""
+
 Item = dict[str, Any]
 Event = dict[str, Any]
-
-
-class ResponseRequest(msgspec.Struct):
-    """The fields that are used of a body; see ``CompletionRequest``."""
-
-    model: str
-    input: msgspec.Raw
-    instructions: str | None = None
-    conversation: msgspec.Raw = NULL
-    previous_response_id: str | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    background: bool | None = None
-    tools: msgspec.Raw = NULL
-    tool_choice: msgspec.Raw = NULL
-    text: msgspec.Raw = NULL
-    metadata: msgspec.Raw = NULL
-
-    @classmethod
-    def of(cls, content: bytes) -> ResponseRequest:
-        """Parse *content*, a JSON object; raise ``ValueError`` with the path of what is invalid."""
-        found = decode_body(content, cls, "$")
-        if found.conversation_id is not None and found.previous_response_id is not None:
-            raise ValueError("$.previous_response_id: it cannot be given together with a conversation.")
-        return found
-
-    @property
-    def conversation_id(self) -> str | None:
-        """The conversation, which is named by its id or is an object that has it."""
-        given: Any = read_value(self.conversation, Any, "$.conversation")
-        match given:
-            case None:
-                return None
-            case str() as name:
-                return name
-            case {"id": str() as name}:
-                return name
-        raise ValueError("$.conversation: it must be the id of a conversation, or an object with its id.")
-
-    def pairs(self) -> dict[str, Any]:
-        """Return the metadata."""
-        return read_value(self.metadata, dict[str, Any] | None, "$.metadata") or {}  # type: ignore[arg-type]
-
-    def wishes(self, context: str) -> Wishes:
-        """Return what the client wishes, with *context*."""
-        text: Any = read_value(self.text, Any, "$.text")
-        form = text.get("format") if isinstance(text, Mapping) else None
-        return wishes_of(self.tools, self.tool_choice, form, "$.text.format", context)
 
 
 class ResponseEvents:
@@ -110,9 +61,17 @@ class ResponseEvents:
         self._status = "in_progress"
         self._is_item_open = False
 
-    def written(self, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """Yield *pieces* of the AI SDK's stream as this protocol has them."""
-        return rewritten(pieces, self.of, lambda event: f"event: {event['type']}\n{encode(event)}")
+    def written(self, pieces: AsyncGenerator[str, None], after: int = -1) -> AsyncGenerator[str, None]:
+        """
+        Yield *pieces* of the AI SDK's stream as this protocol has them: the events *after* this number, and the last.
+
+        That one has the whole response: once the pieces are others than a client has had, their numbers are, too.
+        """
+
+        def events_of(chunk: Chunk) -> list[Event]:
+            return [event for event in self.of(chunk) if event["sequence_number"] > after or event["type"] in LAST]
+
+        return rewritten(pieces, events_of, lambda event: f"event: {event['type']}\n{encode(event)}")
 
     def of(self, chunk: Chunk) -> list[Event]:
         """Return the events that have the same meaning as *chunk*."""
@@ -274,6 +233,15 @@ def _blank(wishes: Wishes) -> dict[str, Any]:
         "top_p": None,
         "truncation": "disabled",
         "user": None,
+    }
+
+
+def fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a response has in common with the *body* of its request, as a run keeps that."""
+    pairs = body.get("metadata") or {}
+    return {
+        "metadata": {key: value for key, value in pairs.items() if isinstance(value, str)},
+        "background": bool(body.get("background")),
     }
 
 

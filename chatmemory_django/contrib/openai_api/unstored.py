@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -14,9 +15,10 @@ from chatmemory_django.chat.answers.exchange import AssistantEvent
 from chatmemory_django.chat.answers.explained import explained, log_failure, refused
 from chatmemory_django.chat.answers.ui_stream import DONE, UiStream
 from chatmemory_django.chat.assistant import ClientsHistory
-from chatmemory_django.chat.wishes import Wishes
+from chatmemory_django.chat.guards import GuardRefusedError
 from chatmemory_django.chat.work import encoded
 from chatmemory_django.contrib.openai_api.history import SentHistory
+from chatmemory_django.contrib.openai_api.reading import ReadRequest
 from chatmemory_django.messages import UserMessage
 
 if TYPE_CHECKING:
@@ -35,25 +37,22 @@ class Unstored(NamedTuple):
     """That of the assistant in the settings."""
 
     @classmethod
-    def of(
-        cls,
-        request: HttpRequest,
-        name: str,
-        user: AbstractBaseUser,
-        history: SentHistory,
-        wishes: Wishes,
-        body: dict[str, Any],
-    ) -> Unstored:
-        """Return the last question of *history*, for the assistant *name* of the settings."""
+    def of(cls, request: HttpRequest, read: ReadRequest[Any], history: SentHistory) -> Unstored:
+        """Return the last question of *history*; ``NotAllowedError`` if a guard refuses one of those before it."""
+        user, name = read.user, read.name
         *earlier, last = history.turns
         key = str(uuid4())
 
         def asked() -> named.Asked:
-            return named.Asked(id=key, memory_id=key, message=last.question, user=user, assistant=name, body=body)
+            return named.Asked(id=key, memory_id=key, message=last.question, user=user, assistant=name, body=read.rest)
 
-        before = [message for turn in earlier for message in (turn.question, *turn.answer)]
-        assistant = named.assistant(name, request, asked).wished(wishes, ClientsHistory(before, last.answer))
-        return cls(assistant, key, last.question, user, name)
+        assistant = named.assistant(name, request, asked)
+        guarded = partial(assistant.guarded, key, options={"owner": user, "request": request})
+        try:  # by who knows what was sent before: the client may have changed it
+            before = [message for turn in earlier for message in (guarded(turn.question), *turn.answer)]
+        except GuardRefusedError as exc:
+            raise refused(exc) from None
+        return cls(assistant.wished(read.wishes, ClientsHistory(before, last.answer)), key, last.question, user, name)
 
     async def begun(self, request: HttpRequest) -> AsyncGenerator[str, None]:
         """

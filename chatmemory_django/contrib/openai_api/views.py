@@ -24,6 +24,7 @@ from chatmemory_django.access import AccessPolicy, token_in
 from chatmemory_django.contrib.openai_api.conversations import CONVERSATION_ITEMS
 from chatmemory_django.contrib.openai_api.errors import handle_openai_exception, new_request_id
 from chatmemory_django.contrib.openai_api.items import ConversationItems, Item, ItemNotFoundError
+from chatmemory_django.contrib.openai_api.retries import is_retry
 from chatmemory_django.contrib.openai_api.serializers import (
     IncludeQuery,
     ItemsQuery,
@@ -111,7 +112,7 @@ class OpenAIView(ChatMemoryView):
         messages = [each.new.message for each in new]
         refuse_types(messages, self.policy.writable_types(self.request), "$.items[{}]")
         items = ConversationItems(conversation, MessageType)
-        if self.request.headers.get("X-Stainless-Retry-Count", "0") != "0":
+        if is_retry(self.request):
             # The clients send no idempotency key, so a retry is recognized by the items at the end.
             there = items.ends_with([each.item for each in new])
             if there is not None:

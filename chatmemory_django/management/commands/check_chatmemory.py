@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.db import row_codec
-from chatmemory_django.management.base import ConversationsCommand
+from chatmemory_django.management.base import ConversationsCommand, refuse_other_tables
 from chatmemory_django.models import ErasedConversation, message_codec
 from chatmemory_django.models.remains import delete_left
 from chatmemory_django.operations import Finding, check
@@ -43,6 +43,7 @@ class Command(ConversationsCommand):
     def handle(self, *, repair: bool, files: bool, verbosity: int, **selection: Any) -> None:
         """Check the conversations, and print the findings."""
         conversations = self.conversations(**selection)
+        refuse_other_tables([conversations.db])  # which an empty table might not show
         with self.progress("conversations", conversations.count(), verbosity) as progress:
             count = check(
                 conversations,

@@ -13,6 +13,7 @@ from django.core.management.base import CommandParser
 from django.db.models import Sum
 
 from chatmemory_django.management.base import ConversationsCommand
+from chatmemory_django.models.copies import EVERYBODY
 from chatmemory_django.operations import FORMS, export
 
 
@@ -55,6 +56,8 @@ class Command(ConversationsCommand):
         """Write the lines."""
         conversations = self.conversations(**selection)
         owner = None if selection["user"] is None else self.user(selection["user"]).pk
+        if form == "jsonl" and owner is None and selection["memory_ids"] is None:
+            owner = EVERYBODY
         total = conversations.aggregate(total=Sum("total_messages", default=0))["total"]
         with self.progress("messages", total, verbosity) as progress, contextlib.ExitStack() as stack:
             write: Callable[[str], object] = partial(self.stdout.write, ending="")
@@ -67,9 +70,9 @@ class Command(ConversationsCommand):
                 opened = open(part, "x", encoding="utf-8", newline="\n", opener=opener)  # noqa: SIM115
                 file = stack.enter_context(opened)
                 write = file.write
-            for chunk in export(conversations, form=form, refused=self.refuse, owner=owner):
+            for chunk in export(conversations, form=form, refused=self.refuse, owner=owner, names=True):
                 write(chunk)
-                progress.advance(chunk.count("\n") if form == "jsonl" else 0)
+                progress.advance(f"\n{chunk}".count('\n{"record":"message"'))
             if output is not None:
                 file.flush()
                 os.fsync(file.fileno())

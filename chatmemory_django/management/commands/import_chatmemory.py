@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from chatmemory_django.contrib.importing.frameworks import FRAMEWORKS, open_source
 from chatmemory_django.contrib.importing.moved import Source, UnreadableSourceError
-from chatmemory_django.contrib.importing.storing import StoreResult, store
 from chatmemory_django.management.base import ConversationsCommand, ProgressBar
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import JsonLinesError, import_lines
+from chatmemory_django.operations import (
+    ImportedConversation,
+    ImportRefusedError,
+    ImportResult,
+    JsonLinesError,
+    import_conversations,
+    import_lines,
+)
+from chatmemory_django.operations.jsonl.names import MAX_KNOWN
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from chatmemory_django.operations.jsonl.names import Named
 
 
 class Command(ConversationsCommand):
@@ -48,7 +59,15 @@ class Command(ConversationsCommand):
         )
         parser.add_argument("--prefix", default="", metavar="TEXT", help="With --from, a prefix for all memory ids.")
         parser.add_argument(
-            "--user", metavar="NAME", help="The owner of the imported conversations; by default, they have none."
+            "--user",
+            metavar="NAME",
+            help="The owner of the imported conversations; by default, the user whom it names.",
+        )
+        parser.add_argument(
+            "--owners",
+            type=Path,
+            metavar="FILE",
+            help="A file with a JSON object of the names in the lines and the names of those users here, or null.",
         )
         parser.add_argument(
             "--skip-existing",
@@ -66,6 +85,7 @@ class Command(ConversationsCommand):
         *,
         source: str,
         user: str | None,
+        owners: Path | None,
         framework: str | None,
         table: str | None,
         prefix: str,
@@ -80,12 +100,15 @@ class Command(ConversationsCommand):
         if framework is None:
             if table or prefix:
                 raise CommandError("--table and --prefix require --from.", returncode=2)
-            self._import(source, owner, verbosity, trusted=not untrusted, skip_existing=skip_existing, using=database)
+            is_asked = owner is None or owners is not None
+            named = self._named({} if owners is None else _mapped(owners), untrusted) if is_asked else None
+            options = {"trusted": not untrusted, "skip_existing": skip_existing, "using": database, "named": named}
+            self._import(source, owner, verbosity, **options)
             return
-        if skip_existing or untrusted:
-            raise CommandError("--skip-existing and --untrusted cannot be used with --from.", returncode=2)
+        if skip_existing or untrusted or owners is not None:
+            raise CommandError("--skip-existing, --untrusted and --owners cannot be used with --from.", returncode=2)
         try:
-            with open_source(framework, source, table) as moving:
+            with open_source(framework, source, table, with_owners=owner is None) as moving:
                 self._move(moving, prefix, owner, database, verbosity)
         except UnreadableSourceError as exc:
             raise CommandError(str(exc)) from None
@@ -94,26 +117,55 @@ class Command(ConversationsCommand):
         self, source: Source, prefix: str, owner: AbstractBaseUser | None, database: str | None, verbosity: int
     ) -> None:
         """Import the conversations of another framework."""
-        counts = Counter[StoreResult]()
-        refused = 0
+        counts = Counter[ImportResult]()
+        refusals = 0
+
+        def refuse(memory_id: str, reason: object) -> None:
+            nonlocal refusals
+            refusals += 1
+            self.stderr.write(f"{memory_id!r}: {reason}")
+
+        def read(progress: ProgressBar) -> Iterator[ImportedConversation]:
+            for memory_id, found, size in source.steps:
+                if isinstance(found, ImportedConversation):
+                    yield found._replace(memory_id=f"{prefix}{memory_id}", owner=owner or found.owner)
+                else:
+                    refuse(memory_id, found)
+                progress.advance(size)
+
+        def note(conversation: ImportedConversation, result: ImportResult) -> None:
+            counts[result] += 1
+
+        def note_refused(conversation: ImportedConversation, error: ImportRefusedError) -> None:
+            refuse(error.memory_id.removeprefix(prefix), error.reason)
+
         try:
             with self.progress(source.noun, source.total, verbosity) as progress:
-                for memory_id, moved, size in source.steps:
-                    try:
-                        if isinstance(moved, ValueError):
-                            raise moved
-                        counts[store(f"{prefix}{memory_id}", moved, owner, using=database)] += 1
-                    except (TypeError, ValueError) as exc:
-                        refused += 1
-                        self.stderr.write(f"{memory_id!r}: {exc}")
-                    progress.advance(size)
+                import_conversations(read(progress), using=database, each=note, refused=note_refused)
         finally:
             self.stdout.write(
-                f"Imported {counts[StoreResult.STORED]:,} conversations, added to {counts[StoreResult.CONTINUED]:,}; "
-                f"{counts[StoreResult.PRESENT]:,} already existed."
+                f"Imported {counts[ImportResult.STORED]:,} conversations, added to {counts[ImportResult.CONTINUED]:,}; "
+                f"{counts[ImportResult.PRESENT]:,} already existed."
             )
-        if refused:
-            raise CommandError(f"{refused:,} conversations were not imported.")
+        if refusals:
+            raise CommandError(f"{refusals:,} conversations were not imported.")
+
+    def _named(self, owners: Mapping[str, str | None], untrusted: bool) -> Named:
+        """Return the function that finds the user whom a line names, by *owners* or else by the name itself."""
+
+        def named(name: str) -> AbstractBaseUser | None:
+            if untrusted and name not in owners:
+                raise ValueError(f"it names the user {name!r}; for a file that is not trusted, --user or --owners does")
+            here = owners.get(name, name)
+            try:
+                return None if here is None else self.user(here)
+            except CommandError:
+                raise ValueError(
+                    f"it names the user {name!r}, but there is no user {here!r} here; create that user first, or name "
+                    "another one with --owners or --user"
+                ) from None
+
+        return lru_cache(MAX_KNOWN)(named)
 
     def _import(self, source: str, owner: AbstractBaseUser | None, verbosity: int, **options: Any) -> None:
         """Import the conversations from JSON lines."""
@@ -137,6 +189,16 @@ class Command(ConversationsCommand):
         except JsonLinesError as exc:
             raise CommandError(f"{exc} Imported {count:,} conversations before that line.") from None
         self.stdout.write(f"Imported {count:,} conversations.")
+
+
+def _mapped(file: Path) -> dict[str, str | None]:
+    """Return the names of users in lines, and who they are here, None for nobody, from a JSON *file*."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str | None])
+    except (UnicodeError, msgspec.MsgspecError) as exc:
+        raise CommandError(
+            f'{file}: {exc}. It must be a JSON object like {{"anna": "anna@example.org", "ben": null}}.', returncode=2
+        ) from None
 
 
 def _noted(lines: IO[bytes], progress: ProgressBar) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
@@ -12,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 
-from chatmemory_django.management.base import at_least_one, parsed
+from chatmemory_django.management.base import at_least_one, parsed, refuse_other_tables
 
 PAUSE = 1.0
 """Seconds between two attempts to begin while the database is away."""
@@ -63,8 +64,10 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         """Work until the process is asked to end."""
+        databases = tuple(database or [DEFAULT_DB_ALIAS])
         if not skip_checks:
-            self._check(waits=not once)
+            # With contexts, the tables are in these: in the schemas of tenants, for example.
+            self._check(() if contexts else databases, waits=not once)
         if not apps.is_installed("chatmemory_django.chat"):
             raise CommandError("There are no answers to generate: chatmemory_django.chat is not in INSTALLED_APPS.")
         from chatmemory_django.chat.worker import UnknownWorkError, Worker  # its tables exist only then
@@ -73,7 +76,7 @@ class Command(BaseCommand):
             found = import_string(contexts) if contexts else None
         except ImportError as exc:
             raise CommandError(f"--contexts: {exc}") from None
-        worker = Worker(tuple(database or [DEFAULT_DB_ALIAS]), found, concurrency)
+        worker = Worker(databases, found, concurrency)
 
         async def work() -> None:
             for each in (signal.SIGTERM, signal.SIGINT):
@@ -85,11 +88,12 @@ class Command(BaseCommand):
         except UnknownWorkError as exc:
             raise CommandError(str(exc)) from exc
 
-    def _check(self, *, waits: bool) -> None:
-        """Run the system checks; if this *waits*, again and again until the database that some of them ask is there."""
+    def _check(self, databases: Sequence[str], *, waits: bool) -> None:
+        """Run the system checks, and look at the tables; if this *waits*, until the database that is asked is there."""
         while True:
             try:
-                return self.check()
+                self.check()
+                return refuse_other_tables(databases)
             except (OperationalError, InterfaceError) as exc:
                 if not waits:
                     raise CommandError(f"Whether answers wait is not known: {exc}") from exc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
@@ -19,15 +19,17 @@ from chatmemory_django.db.row_codec import address_of
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation
 from chatmemory_django.models.columns import to_message
-from chatmemory_django.models.copies import of_owners
+from chatmemory_django.models.copies import exported
 from chatmemory_django.models.message_codec import MissingFileError, complete_rows
 from chatmemory_django.models.messages import REMOVED
-from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, Head, MessageLine, OwnerLine
+from chatmemory_django.operations.jsonl.lines import SPOOL_BYTES, VERSION, Head, MessageLine, OwnerLine
+from chatmemory_django.operations.jsonl.names import MAX_KNOWN, NameOf, author_key, name_of_user
 from chatmemory_django.operations.one_by_one import Refused, at_one_moment, going_on, keys, messages_of, pages
 
 _encode = msgspec.json.Encoder().encode
-_LINE = tuple(each for each in MessageLine.__struct_fields__ if each != "message")
-_HEAD = tuple(each for each in Head.__struct_fields__ if each not in {"messages", "waits_for_person"})
+_LINE = tuple(each for each in MessageLine.__struct_fields__ if each not in {"message", "author"})
+_OF_FORMAT = {"version", "owner", "messages", "waits_for_person", "person"}
+_HEAD = tuple(each for each in Head.__struct_fields__ if each not in _OF_FORMAT)
 
 _Row = namedtuple("_Row", ("type", "text", "payload", *_LINE))  # type: ignore[misc]  # its fields are those of a line
 """The columns of a message."""
@@ -43,10 +45,12 @@ def export_lines(
     types: Collection[MessageType] | None = None,
     refused: Refused | None = None,
     owner: object = None,
+    names: bool = False,
 ) -> Iterator[str]:
     """
     Yield *conversations*, each with all of its messages, or those of *types*, as lines that end with a newline; then
-    what belongs to *owner*, the primary key of a user, and to no conversation.
+    what apps keep of *owner*, the primary key of a user or ``copies.EVERYBODY``, besides. With *names*, lines have the
+    names with which users sign in: owners, and persons who answer instead of the assistant.
 
     All branches are included, removed messages are not. If messages of other types are left out, their nearest
     predecessors on the path replace them as parents, and other frameworks' original JSON is left out, since it may
@@ -55,23 +59,29 @@ def export_lines(
     Each conversation is a snapshot of the moment when its turn comes; those that were erased before are left out. No
     transaction is open and no lock is held between two lines, however slowly they are read. Refused, and left out, are
     conversations that cannot be decrypted, with ``UnreadableError``, those with a lost file, with ``MissingFileError``,
-    and those with a value that is not valid in this format, with ``UnexportableError``.
+    and those with a value that is not valid in this format, with ``UnexportableError``; and what else *owner* has that
+    cannot be decrypted, as an instance of its model.
     """
+    name_of = lru_cache(MAX_KNOWN)(name_of_user) if names else None
     for key in keys(conversations):
         with SpooledTemporaryFile(SPOOL_BYTES) as spool:
             head = None
             with going_on(conversations, key, refused, MissingFileError, UnexportableError):
-                head = at_one_moment(conversations, key, partial(_spool, spool, types))
+                head = at_one_moment(conversations, key, partial(_spool, spool, types, name_of))
             if head is not None:
                 yield head.decode()
                 spool.seek(0)
                 yield from (line.decode() for line in spool)
-    for each in of_owners if owner is not None else ():
-        for content in each.exported(owner, conversations.db):
-            yield f"{_encode(OwnerLine(each.name, dict(content))).decode()}\n"
+    for each in exported if owner is not None else ():
+        for its, content in each.exported(owner, conversations.db, refused):
+            named = "" if name_of is None else name_of(its)
+            line = OwnerLine(version=VERSION, name=each.name, owner=named, content=dict(content))
+            yield f"{_encode(line).decode()}\n"
 
 
-def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation: Conversation) -> bytes:
+def _spool(
+    spool: IO[bytes], types: Collection[MessageType] | None, name_of: NameOf | None, conversation: Conversation
+) -> bytes:
     """Write the lines of the messages of *conversation* to *spool*, and return the line that precedes them."""
     spool.seek(0)
     spool.truncate()
@@ -104,7 +114,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
                 previous = last
             elif thinning is not None and values.parent_sequence is not None:
                 values = values._replace(parent_sequence=thinning.stand_in(values.parent_sequence))
-            spool.write(_line(f"message {values.sequence} of {name}", _message_line, values))
+            spool.write(_line(f"message {values.sequence} of {name}", _message_line, name_of, values))
         count += len(page)
     columns: dict[str, Any] = {}
     if types is not None and MessageType.SYSTEM not in types:
@@ -112,7 +122,7 @@ def _spool(spool: IO[bytes], types: Collection[MessageType] | None, conversation
     if thinning is not None:
         head = thinning.stand_in(newest)
         columns["parent_sequence"] = None if head == last and conversation.parent_sequence is None else head
-    return _line(name, _head, conversation, columns, count)
+    return _line(name, _head, name_of, conversation, columns, count)
 
 
 def _newest(conversation: Conversation) -> int:
@@ -158,19 +168,21 @@ def _line(name: str, build: Callable[..., Head | MessageLine], *args: Any) -> by
         raise UnexportableError(f"Cannot export {name}: {type(exc).__name__}. See check_chatmemory.") from None
 
 
-def _head(conversation: Conversation, columns: Mapping[str, Any], messages: int) -> Head:
+def _head(name_of: NameOf | None, conversation: Conversation, columns: Mapping[str, Any], messages: int) -> Head:
     kept = {name: _in_utc(getattr(conversation, name)) for name in _HEAD}
-    # Not who has it: that would be somebody else where it is imported.
+    if name_of is not None:
+        columns = {**columns, "owner": name_of(conversation.owner_id), "person": name_of(conversation.person)}
     waits = conversation.state != Conversation.State.ASSISTANT
-    return Head(**{**kept, **columns}, messages=messages, waits_for_person=waits)
+    return Head(**{**kept, **columns}, version=VERSION, messages=messages, waits_for_person=waits)
 
 
-def _message_line(row: Any) -> MessageLine:
+def _message_line(name_of: NameOf | None, row: Any) -> MessageLine:
     message = to_message(row.type, row.text, row.payload)
     written = message_to_json(message) if row.payload is None else _one_line(row.payload)
     line = {name: _in_utc(getattr(row, name)) for name in _LINE}
     line["on_path"] = None if row.on_path == row.in_history else row.on_path
-    return MessageLine(**line, message=msgspec.Raw(written.encode()))
+    author = "" if name_of is None else name_of(author_key(message))
+    return MessageLine(**line, author=author, message=msgspec.Raw(written.encode()))
 
 
 def _one_line(payload: str) -> str:

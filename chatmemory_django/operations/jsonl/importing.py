@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from operator import itemgetter
 from tempfile import SpooledTemporaryFile
@@ -14,9 +15,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from django.db import router, transaction
+from django.utils.timezone import now
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from chatmemory_django.codec import message_from_json
-from chatmemory_django.core.limits import MAX_INTEGER, YEARS, check_text_length, is_uuid, memory_key
+from chatmemory_django.core.limits import MAX_INTEGER, check_text_length, check_values, is_storable, is_uuid, memory_key
 from chatmemory_django.core.media import AddressError, check_files, check_json_files
 from chatmemory_django.core.windows import MAX_PINS
 from chatmemory_django.db import row_codec
@@ -26,8 +30,8 @@ from chatmemory_django.db.row_codec import address_of, owner_of
 from chatmemory_django.db.transactions import tried_again
 from chatmemory_django.messages import ChatMessage, MessageType, Metadata, NewMessage
 from chatmemory_django.models import Conversation, Message, message_codec, new_memory_id
-from chatmemory_django.models.columns import to_metadata
-from chatmemory_django.models.copies import of_owners
+from chatmemory_django.models.columns import checked_moment, to_metadata
+from chatmemory_django.models.copies import exported
 from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import Bounds, is_in_memory
@@ -43,6 +47,7 @@ from chatmemory_django.operations.jsonl.lines import (
     OwnerLine,
     read_records,
 )
+from chatmemory_django.operations.jsonl.names import Named, with_author
 from chatmemory_django.operations.jsonl.paths import Branches
 from chatmemory_django.operations.one_by_one import created
 from chatmemory_django.stores.django.changes import max_row_bytes, new_row
@@ -56,6 +61,7 @@ MAX_ROWS = 500
 _OF_LINE = (
     *("sequence", "superseded", "in_history", "is_complete", "parent_sequence", "cleared_before", "is_cleared"),
     "is_pinned",
+    "rating_reason",
 )
 _OF_NEW = ("type", "text", "payload", "metadata", "verbatim", "client_message_id", "files")
 """The columns of a message that are as its line has them, and those that are as the store writes them."""
@@ -72,9 +78,13 @@ def import_lines(
     using: str | None = None,
     each: Callable[[Conversation, str], object] | None = None,
     all_or_none: bool = False,
+    named: Named | None = None,
 ) -> int:
     """
     Store the conversations in *lines* as those of *owner*, each completely or not at all, and return their number.
+
+    Without *owner*, they are those of the users that *named* returns for the names in the lines, or of nobody. Persons
+    who answer are found by it, too; it raises ``ValueError`` for a name that is nobody's.
 
     History and memory are restored as they were exported. Blank lines are ignored. With *rename*, each conversation
     gets a new memory id. If the lines are not *trusted*, their token counts are ignored, and computed again when
@@ -91,15 +101,14 @@ def import_lines(
 
     """
     using = using or router.db_for_write(Conversation)
-    owner_id = None if owner is None else owner.pk
     count = 0
     with SpooledTemporaryFile(SPOOL_BYTES) as spool, ExitStack() as stack:
         together = uploads_in(using) if all_or_none else None
         if all_or_none:
             stack.enter_context(writing(together))
             stack.enter_context(transaction.atomic(using=using))
-        of_owner = partial(_restore, owner, using)
-        for importing in _imports(lines, limits, of_owner, owner_id=owner_id, trusted=trusted, rename=rename):
+        restore = partial(_restore, owner, named, using, trusted=trusted)
+        for importing in _imports(lines, limits, restore, owner=owner, named=named, trusted=trusted, rename=rename):
             conversation = importing.store(spool, together or uploads_in(using), using, skip_existing=skip_existing)
             if conversation is not None:
                 count += 1
@@ -117,7 +126,7 @@ def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None
     """
     memory_ids: list[str] = []
     known: set[str] = set()
-    for importing in _imports(lines, limits, lambda number, line: None, rename=rename):
+    for importing in _imports(lines, limits, lambda batch: None, rename=rename):
         deque(importing.rows(), maxlen=0)
         memory_id = importing.head.memory_id
         if memory_id in known and not rename:
@@ -130,12 +139,12 @@ def check_lines(lines: Iterable[str | bytes], limits: ImportLimits | None = None
 def _imports(
     lines: Iterable[str | bytes],
     limits: ImportLimits | None,
-    of_owner: Callable[[int, OwnerLine], object],
+    restore: Callable[[Sequence[tuple[int, OwnerLine]]], object],
     **options: Any,
 ) -> Iterator[_Import]:
     """
-    Yield the conversations of *lines*; read the rows of each before asking for the next. *of_owner* receives the lines
-    of what belongs to none, with their numbers.
+    Yield the conversations of *lines*; read the rows of each before asking for the next. *restore* receives the lines
+    of what belongs to none, with their numbers, a few at a time.
     """
     records = read_records(lines, limits)
     record = next(records, None)
@@ -143,26 +152,53 @@ def _imports(
         if isinstance(record.content, OwnerLine):
             if limits is not None:
                 raise JsonLinesError(record.number, f"{record.content.name!r} is imported by import_chatmemory alone.")
-            of_owner(record.number, record.content)
-            record = next(records, None)
+            batch: list[tuple[int, OwnerLine]] = []
+            while record is not None and isinstance(record.content, OwnerLine) and len(batch) < MAX_ROWS:
+                batch.append((record.number, record.content))
+                record = next(records, None)
+            restore(batch)
             continue
         importing = _Import(record, records, limits or ImportLimits(), **options)
         yield importing
         record = importing.following
 
 
-def _restore(owner: AbstractBaseUser | None, using: str, number: int, line: OwnerLine) -> None:
-    """Store what *line* has for *owner*."""
-    known = {each.name: each.load for each in of_owners}
-    load = known.get(line.name)
-    if load is None:
-        raise JsonLinesError(number, f"{line.name!r} is of an app that this site does not have.")
-    if owner is None:
-        raise JsonLinesError(number, f"{line.name!r} belongs to a user; name the owner.")
-    try:
-        load(owner, line.content, using)
-    except ValueError as exc:
-        raise JsonLinesError(number, str(exc)) from None
+def _restore(
+    owner: AbstractBaseUser | None,
+    named: Named | None,
+    using: str,
+    batch: Sequence[tuple[int, OwnerLine]],
+    *,
+    trusted: bool,
+) -> None:
+    """Store what the lines of *batch* have, all or none, for *owner*, or for whom they name."""
+
+    def store() -> None:
+        with transaction.atomic(using=using):
+            for number, line in batch:
+                try:
+                    _restore_one(owner, named, using, line, trusted=trusted)
+                except (ValueError, msgspec.ValidationError) as exc:
+                    raise JsonLinesError(number, f"{line.name!r}: {str(exc).removesuffix('.')}.") from None
+
+    tried_again(using, store)
+
+
+def _restore_one(
+    owner: AbstractBaseUser | None, named: Named | None, using: str, line: OwnerLine, *, trusted: bool
+) -> None:
+    kept = next((each for each in exported if each.name == line.name), None)
+    if kept is None or kept.load is None:
+        raise ValueError("it is of an app that this site does not have")
+    if kept.is_of_site and not trusted:
+        raise ValueError("these are records of a site, which a file that is not trusted must not have")
+    if owner is None and named is not None and line.owner:
+        owner = named(line.owner)
+        if owner is None and not kept.is_of_site:
+            return  # it is to be nobody's
+    if owner is None and not kept.is_of_site:
+        raise ValueError("it belongs to a user; name the owner")
+    kept.load(owner, line.content, using)
 
 
 class _Import:
@@ -174,7 +210,8 @@ class _Import:
         records: Iterator[NumberedRecord],
         limits: ImportLimits,
         *,
-        owner_id: object = None,
+        owner: AbstractBaseUser | None = None,
+        named: Named | None = None,
         trusted: bool = True,
         rename: bool = False,
     ) -> None:
@@ -183,20 +220,23 @@ class _Import:
         if not isinstance(record.content, Head):
             raise JsonLinesError(record.number, "a message precedes the first conversation.")
         self.number = record.number
-        self.head = head = record.content
+        head = record.content
+        self._is_open = not head.next_sequence
+        self.head = replace(head, next_sequence=MAX_INTEGER) if self._is_open else head
         self.trusted = trusted
         self.limits = limits
+        self._named = named
+        if owner is None and head.owner:
+            owner = self._user(self.number, head.owner)
         self.columns: dict[str, Any] = {
-            "owner_id": owner_id,
+            "owner_id": None if owner is None else owner.pk,
             "memory_id": new_memory_id() if rename else self._checked_memory_id(),
             "title": head.title,
             "is_pinned": head.is_pinned,
             "is_archived": head.is_archived,
             "assistant": head.assistant,
             "metadata": self._checked_head(),
-            "next_sequence": head.next_sequence,
             "window_start": head.window_start,
-            "pinned_sequence": head.pinned_sequence,
             "summary_sequence": head.summary_sequence,
             "parent_sequence": head.parent_sequence,
             "forgotten_through": head.forgotten_through,
@@ -204,14 +244,13 @@ class _Import:
             "evicted_limit": head.evicted_limit,
             "evicted_by": head.evicted_by,
             "kept_out_through": head.kept_out_through,
-            "total_messages": head.total_messages,
-            "created_at": _checked_moment(self.number, head.created_at),
-            "updated_at": _checked_moment(self.number, head.updated_at),
-            "expires_at": None if head.expires_at is None else _checked_moment(self.number, head.expires_at),
+            "state": Conversation.State.WAITING if head.waits_for_person else Conversation.State.ASSISTANT,
         }
-        if head.waits_for_person:
-            waits = {"state": Conversation.State.WAITING, "state_since": self.columns["updated_at"]}
-            self.columns.update(waits)
+        for name in ("created_at", "updated_at", "expires_at", "state_since"):
+            moment = getattr(head, name)
+            self.columns[name] = None if moment is None else _checked_moment(self.number, moment)
+        if head.waits_for_person and head.person and (person := self._user(self.number, head.person)) is not None:
+            self.columns |= {"state": Conversation.State.PERSON, "person": str(person.pk)}
         self.following: NumberedRecord | None = None
         """The record after the conversation, once its rows are read."""
         self._records = records
@@ -220,7 +259,9 @@ class _Import:
         self._client_message_ids: set[str] = set()
         self._file_sizes: dict[str, int] = {}
         """By SHA-256, of what goes to the storage."""
-        self._is_pinned_there = head.pinned_sequence is None
+        self._first_at = self._last_at = head.created_at or now()
+        self._is_pinned_there = not head.pinned_sequence
+        self._pinned = head.pinned_sequence or None
         self._pins = 0
         self._branches = Branches(head)
 
@@ -283,6 +324,13 @@ class _Import:
                 f"and may have {limit} at most."
             )
 
+    def _user(self, number: int, name: str) -> AbstractBaseUser | None:
+        """Return the user with this *name*, None for nobody."""
+        try:
+            return None if self._named is None else self._named(name)
+        except ValueError as exc:
+            raise JsonLinesError(number, f"{exc}.") from None
+
     def _checked_memory_id(self) -> str:
         try:
             memory_id = memory_key(self.head.memory_id)
@@ -294,21 +342,26 @@ class _Import:
 
     def _checked_head(self) -> Metadata:
         head = self.head
-        if head.window_start > head.next_sequence:
-            raise self._error(
-                f"window_start is {head.window_start}, which is above next_sequence, {head.next_sequence}."
-            )
-        if head.total_messages >= head.next_sequence:
-            raise self._error(f"total_messages is {head.total_messages}, but next_sequence is {head.next_sequence}.")
+        self._check_numbers()
         try:
             to_metadata({"title": head.title})
             return to_metadata(head.metadata, self.limits.max_metadata_bytes)
         except ValueError as exc:
             raise self._error(str(exc)) from None
 
+    def _check_numbers(self) -> None:
+        head = self.head
+        if head.window_start > head.next_sequence:
+            raise self._error(
+                f"window_start is {head.window_start}, which is above next_sequence, {head.next_sequence}."
+            )
+        if head.total_messages is not None and head.total_messages >= head.next_sequence:
+            raise self._error(f"total_messages is {head.total_messages}, but next_sequence is {head.next_sequence}.")
+
     def _row(self, number: int, line: MessageLine) -> tuple[dict[str, Any], int]:
         """Return the columns of the message in a line, and their size in bytes in an INSERT."""
         head = self.head
+        line = line if line.sequence else replace(line, sequence=self._last + 1)
         if not self._last < line.sequence < head.next_sequence:
             raise JsonLinesError(
                 number,
@@ -316,16 +369,26 @@ class _Import:
                 f"{head.next_sequence}, the next of its conversation.",
             )
         self._last = line.sequence
+        moment = line.created_at or self._last_at
+        created_at = _checked_moment(number, moment)
+        self._first_at, self._last_at = self._first_at if self._rows else moment, moment
         try:
             metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
+            if line.rating_reason is not None:
+                to_metadata({"rating_reason": line.rating_reason})
             message = message_from_json(bytes(line.message))
+            if line.author and self._named is not None:
+                message = with_author(message, self._named(line.author))
             check_text_length(message, self.limits.max_text_length)
             if self.limits.remote_files is not None or not self.trusted:
                 _check_files(message, line.verbatim, remote=self.limits.remote_files is not False)
             new = new_row(NewMessage(message, metadata, line.client_message_id, line.verbatim))
             on_path = self._branches.add(line, new.type)
         except ValueError as exc:
-            raise JsonLinesError(number, str(exc).replace("$", "$.message", 1)) from None
+            reason = str(exc).removesuffix(".").replace("$", "$.message", 1)
+            raise JsonLinesError(number, f"{reason}.") from None
+        if not is_storable(line.counted_by):
+            raise JsonLinesError(number, "counted_by holds a NUL character or a lone surrogate; remove it.")
         self._check_type(number, new.type, line.verbatim)
         if new.client_message_id is not None:
             if new.client_message_id in self._client_message_ids:
@@ -337,7 +400,7 @@ class _Import:
         columns = {
             **{name: getattr(line, name) for name in _OF_LINE},
             **{name: getattr(new, name) for name in _OF_NEW},
-            "created_at": _checked_moment(number, line.created_at),
+            "created_at": created_at,
             "token_count": tokens,
             "counted_by": counted_by,
             "on_path": on_path,
@@ -345,10 +408,17 @@ class _Import:
         self._rows += 1
         self._file_sizes |= {each.reference.sha256: each.reference.size for each in new.files}
         self._in_history += line.in_history
+        is_system = new.type == MessageType.SYSTEM and not line.superseded
         if line.sequence == head.pinned_sequence:
-            self._is_pinned_there = new.type == MessageType.SYSTEM and not line.superseded
+            self._is_pinned_there = is_system
+        elif head.pinned_sequence is UNSET and is_system and line.sequence >= head.window_start:
+            if self._pinned is not None:
+                raise JsonLinesError(
+                    number, "it is another system message of the memory; set superseded in all but the last one."
+                )
+            self._pinned = line.sequence
         self._check_pin(number, line, new.type)
-        bounds = Bounds(head.window_start, head.pinned_sequence, head.summary_sequence)
+        bounds = Bounds(head.window_start, self._pinned, head.summary_sequence)
         if is_in_memory(line.sequence, bounds, superseded=line.superseded, is_pinned=line.is_pinned):
             self._remembered += 1
             self._tokens += tokens or 0
@@ -376,8 +446,23 @@ class _Import:
         )
 
     def _end(self) -> None:
-        """Check everything that requires all rows, and count."""
-        head = self.head
+        """Check everything that requires all rows, and count; what is left out follows from the rows."""
+        total = self._in_history if self.head.total_messages is None else self.head.total_messages
+        self.head = head = replace(
+            self.head,
+            next_sequence=self._last + 1 if self._is_open else self.head.next_sequence,
+            total_messages=total,
+            pinned_sequence=self._pinned,
+        )
+        self._check_numbers()
+        for name in ("next_sequence", "total_messages", "pinned_sequence"):
+            self.columns[name] = getattr(head, name)
+        self.columns["created_at"] = self.columns["created_at"] or to_moment(self._first_at)
+        self.columns["updated_at"] = self.columns["updated_at"] or to_moment(self._last_at)
+        if head.waits_for_person and not self.trusted:
+            self.columns["state_since"] = now()  # nobody gets in front of others by what they write into a file
+        elif head.waits_for_person:
+            self.columns["state_since"] = self.columns["state_since"] or self.columns["updated_at"]
         if head.messages not in {None, self._rows}:
             raise self._error(f"{head.messages} messages should follow, but {self._rows} do.")
         if not self._is_pinned_there:
@@ -385,16 +470,14 @@ class _Import:
                 f"pinned_sequence is {head.pinned_sequence}, which is not a system message in the memory."
             )
         try:
-            self._branches.check()
+            self._branches.check(head)
         except ValueError as exc:
             raise self._error(str(exc)) from None
-        if self._in_history > head.total_messages:
+        if self._in_history > total:
+            raise self._error(f"total_messages is {total}, but there are {self._in_history} in the history.")
+        if total + self._rows - self._in_history >= head.next_sequence:
             raise self._error(
-                f"total_messages is {head.total_messages}, but there are {self._in_history} in the history."
-            )
-        if head.total_messages + self._rows - self._in_history >= head.next_sequence:
-            raise self._error(
-                f"total_messages is {head.total_messages}, but only {self._in_history} of the {head.next_sequence - 1} "
+                f"total_messages is {total}, but only {self._in_history} of the {head.next_sequence - 1} "
                 "that there ever were can be in the history."
             )
         if self._remembered > self.limits.max_memory_messages:
@@ -418,21 +501,21 @@ def _check_files(message: ChatMessage, verbatim: str | None, *, remote: bool) ->
         check_files(message, remote=remote)
     except AddressError as exc:
         raise ValueError(f"$.{exc.where}: {exc}") from None
+    if verbatim is None:
+        return
+    check_values(verbatim.encode())
     try:
-        given = None if verbatim is None else msgspec.json.decode(verbatim)
-    except msgspec.DecodeError:
-        given = None  # no JSON, so no framework reads an address in it
-    try:
-        check_json_files(given, remote=remote)
+        check_json_files(json.loads(verbatim), remote=remote)  # as it is read later: with NaN and lone surrogates
     except AddressError as exc:
         raise ValueError(f"verbatim: {exc}") from None
+    except RecursionError:
+        raise ValueError("verbatim is nested too deeply") from None
+    except ValueError:
+        pass  # no JSON, so no framework reads an address in it
 
 
 def _checked_moment(number: int, moment: datetime) -> datetime:
     try:
-        utc = moment.astimezone(UTC)
-        if utc.year in YEARS:
-            return to_moment(utc)
-    except OverflowError:
-        pass
-    raise JsonLinesError(number, f"{moment.isoformat()} must be between the years {YEARS[0]} and {YEARS[-1]}.")
+        return checked_moment(moment)
+    except ValueError as exc:
+        raise JsonLinesError(number, f"{exc}.") from None

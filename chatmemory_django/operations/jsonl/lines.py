@@ -9,34 +9,57 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from chatmemory_django import conf
-from chatmemory_django.core.limits import ASSISTANT_NAME, MAX_INTEGER, MAX_TITLE_LENGTH, check_bounds, check_values
+from chatmemory_django.core.limits import (
+    ASSISTANT_NAME,
+    MAX_IMPORTED,
+    MAX_INTEGER,
+    MAX_RATING_REASON,
+    MAX_TITLE_LENGTH,
+    check_bounds,
+    check_values,
+)
 from chatmemory_django.messages import MessageType
 
 SPOOL_BYTES = 1024 * 1024
 """The size in bytes up to which a conversation is spooled in memory; larger ones use an unnamed temporary file."""
 
+VERSION = 1
+"""The version of the lines that are written, and the only one that is read. Lines of before there was one name none."""
+
 MAX_OTHER_BYTES = 64 * 1024
 """The maximum size in bytes of a line, apart from its message and its metadata."""
 
-_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]  # below 2³¹, with room for more messages
-_Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_IMPORTED)]
+_Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMPORTED)]
 _Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
+OLD_NAMES = {"said_messages": "total_messages", "token_counter": "counted_by", "client_id": "client_message_id"}
+"""What fields of lines without a version may be called, and what they are called now."""
 
-class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", forbid_unknown_fields=True):
-    """The line of a conversation. *messages* is the number of lines that follow, to detect truncated files."""
 
+class Head(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="conversation", forbid_unknown_fields=True
+):
+    """
+    The line of a conversation. *messages* is the number of lines that follow, to detect truncated files.
+
+    *owner* and *person* are users, by the names with which they sign in. What is left out follows from the messages.
+    """
+
+    version: int | None = None
     memory_id: str
-    next_sequence: _Sequence
-    window_start: _Sequence
-    pinned_sequence: _Sequence | None
-    total_messages: _Number
-    title: Annotated[str, msgspec.Meta(max_length=MAX_TITLE_LENGTH)]
-    metadata: dict[str, Any]
-    created_at: _Moment
-    updated_at: _Moment
+    owner: str = ""
+    next_sequence: _Sequence = 0
+    window_start: _Sequence = 1
+    pinned_sequence: _Sequence | UnsetType | None = UNSET
+    total_messages: _Number | None = None
+    title: Annotated[str, msgspec.Meta(max_length=MAX_TITLE_LENGTH)] = ""
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    created_at: _Moment | None = None
+    updated_at: _Moment | None = None
     messages: _Number | None = None
     is_pinned: bool = False
     is_archived: bool = False
@@ -50,15 +73,29 @@ class Head(msgspec.Struct, frozen=True, tag_field="record", tag="conversation", 
     expires_at: _Moment | None = None
     assistant: Annotated[str, msgspec.Meta(pattern=rf"\A({ASSISTANT_NAME})?\Z")] = ""
     waits_for_person: bool = False
+    """Whether a person is to answer: *person* or, without one, anybody who may."""
+    person: str = ""
+    state_since: _Moment | None = None
 
 
 class MessageLine(
-    msgspec.Struct, frozen=True, tag_field="record", tag="message", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="record",
+    tag="message",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
 ):
-    """The line of a message. Unless stated otherwise, a message of the history is on the path."""
+    """
+    The line of a message. Unless stated otherwise, a message of the history is on the path, and follows the one before.
 
-    sequence: _Sequence
-    created_at: _Moment
+    *author* is the user who wrote it instead of the model, by the name with which that user signs in.
+    """
+
+    sequence: _Sequence = 0
+    created_at: _Moment | None = None
+    author: str = ""
     message: msgspec.Raw
     token_count: _Number | None = None
     counted_by: Annotated[str, msgspec.Meta(max_length=64)] = ""
@@ -73,12 +110,17 @@ class MessageLine(
     is_pinned: bool = False
     metadata: dict[str, Any] | None = None
     verbatim: str | None = None
+    rating_reason: Annotated[str, msgspec.Meta(max_length=MAX_RATING_REASON)] | None = None
 
 
-class OwnerLine(msgspec.Struct, frozen=True, tag_field="record", tag="of_owner", forbid_unknown_fields=True):
-    """The line of what an app keeps of the owner, and of no conversation; see ``copies.OfOwners``."""
+class OwnerLine(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="of_owner", forbid_unknown_fields=True
+):
+    """The line of what an app keeps beside the messages of the *owner*, who may be nobody; see ``copies.OfOwners``."""
 
+    version: int | None = None
     name: Annotated[str, msgspec.Meta(max_length=MAX_TITLE_LENGTH)]
+    owner: str = ""
     content: dict[str, Any]
 
 
@@ -138,6 +180,7 @@ def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> I
     # Escaped, a character of a message takes up to six bytes instead of one; metadata is measured as it is in the line.
     max_length = 7 * conf.general().MAX_MESSAGE_BYTES + MAX_OTHER_BYTES
     counts = Counter[type]()
+    is_old = True
     for number, line in enumerate(lines, 1):
         if len(line) > max_length:
             yield NumberedRecord(
@@ -147,13 +190,37 @@ def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> I
             try:
                 if limits is not None:
                     check_values(line.encode() if isinstance(line, str) else line)
-                content = _decoder.decode(line)
+                content = _decoded(line, is_old)
                 counts[type(content)] += 1
+                if not isinstance(content, MessageLine):
+                    is_old = content.version is None
                 if limits is not None:
                     _check_limits(line, counts, limits)
                 yield NumberedRecord(number, content)
             except (ValueError, msgspec.MsgspecError, RecursionError) as exc:  # errors of UTF-8 and of the limits, too
                 yield NumberedRecord(number, JsonLinesError(number, f"{_without_text(exc)}."))
+
+
+def _decoded(line: str | bytes, is_old: bool) -> Head | MessageLine | OwnerLine:
+    """Return the content of *line*; a message *is_old* if its conversation has no version."""
+    try:
+        content: Head | MessageLine | OwnerLine = _decoder.decode(line)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        _check_version(msgspec.json.decode(fields.get("version", b"null")))
+        if not OLD_NAMES.keys() & fields.keys() or "version" in fields or not (is_old or "memory_id" in fields):
+            raise
+        content = _decoder.decode(msgspec.json.encode({OLD_NAMES.get(name, name): of for name, of in fields.items()}))
+    _check_version(None if isinstance(content, MessageLine) else content.version)
+    return content
+
+
+def _check_version(version: object) -> None:
+    if isinstance(version, int) and version != VERSION:
+        raise ValueError(
+            f"version is {version}, but must be {VERSION}, the version that this release of chatmemory_django reads; "
+            "import the file with the release that wrote it, or a later one"
+        )
 
 
 def _check_limits(line: str | bytes, counts: Counter[type], limits: ImportLimits) -> None:

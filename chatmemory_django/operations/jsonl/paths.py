@@ -48,14 +48,15 @@ class Branches:
             if parent is not None:
                 self._check_summary(line, type, parent)
             return False
-        if not on_path and not line.superseded and line.sequence >= self._head.window_start:
+        is_inside = line.is_pinned or line.sequence >= self._head.window_start
+        if not on_path and not line.superseded and is_inside:
             raise ValueError("on_path is false, so superseded must be true in the memory.")
         self._claims.add(line.sequence, parent, on_path=on_path)
         return on_path
 
-    def check(self) -> None:
-        """Raise ``ValueError`` if the branches as a whole are inconsistent."""
-        head, end = self._head, self._end
+    def check(self, head: Head) -> None:
+        """Raise ``ValueError`` if the branches as a whole are inconsistent, by *head* as all lines complete it."""
+        end = head.next_sequence
         newest = head.parent_sequence
         if newest is not None and (newest >= end or newest in self._aside):
             raise ValueError(f"parent_sequence is {newest}, which is not a message of the history.")

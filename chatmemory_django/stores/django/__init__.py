@@ -30,7 +30,7 @@ from chatmemory_django.models.columns import HistoryRow
 from chatmemory_django.models.message_codec import MissingFileError, complete, complete_rows, may_refer
 from chatmemory_django.private import private
 from chatmemory_django.stores.base import AddOptions, Appended, Beside, ChatMemoryStore, MessageNotFoundError, Reading
-from chatmemory_django.stores.django import statements
+from chatmemory_django.stores.django import snapshots, statements
 from chatmemory_django.stores.django.additions import Addition, Aside
 from chatmemory_django.stores.django.decisions import Clearing, Evicting, Recounting, Rejecting, Relocating, Replacement
 from chatmemory_django.stores.django.pins import Pinning, Unpinning
@@ -145,7 +145,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
                 snapshot, rows = self._read_locked(connection.alias, key, window.counter)
             else:
                 with connection.cursor() as cursor:
-                    snapshot, rows = statements.read_with_memory(
+                    snapshot, rows = snapshots.read_with_memory(
                         cursor, key, window.counter, self._owner_key, is_only_read=is_only_read
                     )
             if snapshot is None or not snapshot.is_own or not window.outgrows(snapshot.state):
@@ -351,7 +351,7 @@ class DjangoChatMemoryStore(ChatMemoryStore):
             snapshot = self._write(memory_id, create=False).lock()
         else:  # no lock is needed: all of this is checked again when the summary is written
             with connection.cursor() as cursor:
-                snapshot = statements.read(cursor, key, self._owner_key)
+                snapshot = snapshots.read(cursor, key, self._owner_key)
         if snapshot is None or not snapshot.is_own:
             return None
         pending = read_pending(snapshot, window, max_tokens, waits=waits)

@@ -203,7 +203,9 @@ class Addition:
             if sequence not in rows:
                 raise MessageNotFoundError(snapshot.key, sequence)
             entry = entry_of(rows[sequence], self._window, self._counted)
-            if entry.message is not None:
+            if entry.is_pinned:  # while the conversation went on from it
+                start.eviction.add_again(entry)
+            elif entry.message is not None:
                 start.eviction.add(entry.message, entry.cost, key=sequence)
         start.taken_up = [entry.key for entry in start.eviction.added]
 

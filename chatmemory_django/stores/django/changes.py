@@ -41,6 +41,7 @@ class NewRow(msgspec.Struct, gc=False):
     metadata: Metadata = None
     client_message_id: str | None = None
     verbatim: str | None = None
+    rating_reason: str | None = None
     is_complete: bool = True
     sent_bytes: int = 0
     """Upper bound for its size in an SQL statement."""

@@ -15,7 +15,7 @@ from chatmemory_django.models.copies import refuse_held
 from chatmemory_django.models.windows import Bounds, in_memory
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, limit_columns, new_row
 from chatmemory_django.stores.django.relocations import relocate
-from chatmemory_django.stores.django.rows import OUTSIDE, PIN, SUMMARY, WINDOW, Row, State, as_remembered
+from chatmemory_django.stores.django.rows import OUTSIDE, SUMMARY, WINDOW, Row, State, as_remembered
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, count_rows, counts_of, without
 
 
@@ -242,7 +242,7 @@ class Rejecting:
             note.sequence, note.in_history, note.on_path = sequence, False, False
         after = without(state, memory, {row.sequence for row in out})
         tokens = sum(note.token_count or 0 for note in notes)
-        unpinned = [row.sequence for row in out if row.part in {PIN, OUTSIDE}]
+        unpinned = snapshot.pinned(sequence__in=list(metadata))
         after = after._replace(
             next_sequence=state.next_sequence + len(notes),
             window_start=state.window_start,

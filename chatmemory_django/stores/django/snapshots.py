@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper
 from django.db.models import Subquery, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
@@ -17,12 +18,13 @@ from django.utils.timezone import is_naive, make_aware
 from chatmemory_django.core.branches import Tree
 from chatmemory_django.core.clearing import cleared
 from chatmemory_django.core.windows import Entry, Eviction, Window, pins, to_entry
-from chatmemory_django.db.transactions import as_now
+from chatmemory_django.db.transactions import as_now, sees_otherwise
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Message, MessageQuerySet
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.base import MessageNotFoundError
+from chatmemory_django.stores.django import statements
 from chatmemory_django.stores.django.rows import (
     FRONT,
     OUTSIDE,
@@ -32,6 +34,7 @@ from chatmemory_django.stores.django.rows import (
     FrontRow,
     Row,
     State,
+    front_of,
     in_order,
     memory_rows,
     messages_of,
@@ -67,6 +70,7 @@ class Known(NamedTuple):
 
 
 _KNOWN = Known._fields[:-1]
+_SEQUENCE = Row._fields.index("sequence")
 
 
 class Snapshot:
@@ -141,10 +145,13 @@ class Snapshot:
 
     def memory_rows(self, counter: str, *, verbatim: bool = False, **only: Any) -> Sequence[tuple[Any, ...]]:
         """Return the same as tuples, followed by *verbatim* if requested."""
-        state, messages = self.state, self.messages().filter(**only)
-        if self.hidden:
-            messages = messages.exclude(sequence__in=self.hidden)
-        parts = memory_rows(messages, Bounds.of(state), counter=Value(counter), verbatim=verbatim)
+        messages = self.messages()
+        if not (only or messages.query.select_for_update):
+            with connections[self.using].cursor() as cursor:
+                read = statements.read_rows(cursor, self.key, self.state, counter, verbatim=verbatim)
+            return in_order([row for row in read if row[_SEQUENCE] not in self.hidden] if self.hidden else read)
+        messages = messages.filter(**only).exclude(sequence__in=self.hidden)
+        parts = memory_rows(messages, Bounds.of(self.state), counter=Value(counter), verbatim=verbatim)
         if messages.query.select_for_update:  # a union cannot lock
             return in_order([row for part in parts for row in part])
         return in_order(parts[0].union(*parts[1:], all=True).order_by())
@@ -232,6 +239,57 @@ class Snapshot:
         """Return the rows of the conversation, to be read in their current state."""
         messages = Message.objects.using(self.using).filter(conversation_id=self.state.id).order_by()
         return as_now(messages) if self.is_locked else messages
+
+
+def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
+    """Read the conversation *key* without a lock, with the front of its window, and whether it belongs to *owner*."""
+    found = statements.read(cursor, key, owner)
+    if found is None:
+        return None
+    state, is_own, front = found
+    return Snapshot(key, state, cursor.db.alias, front, is_own=is_own)
+
+
+def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
+    """Lock the conversation *key*, waiting for other writers, and read it as it is then; not for SQLite."""
+    found = statements.lock(cursor, key, owner)
+    if found is None:
+        return None
+    # A SELECT without a lock may see what the transaction has read before; then the front is read on demand.
+    if not sees_otherwise(cursor.db):
+        return read(cursor, key, owner)
+    return Snapshot(key, found[0], cursor.db.alias, is_own=found[1])
+
+
+def read_with_memory(
+    cursor: CursorWrapper, key: str, counter: str, owner: object, *, is_only_read: bool = False
+) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+    """
+    Read the conversation *key* like ``read``, and its memory like ``statements.read_memory``, at once.
+
+    The memory is empty if the conversation has another owner. If it *is_only_read*, the snapshot has no front.
+    """
+    if not statements.are_arrays(cursor.db):
+        return _read_apart(cursor, key, counter, owner)
+    found = statements.read_with_memory(cursor, key, counter, owner)
+    if found is None:
+        return None, []
+    state, is_own, memory = found
+    front = None if is_only_read else front_of(memory, state, counter)
+    return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
+
+
+def _read_apart(
+    cursor: CursorWrapper, key: str, counter: str, owner: object
+) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
+    """Do what ``read_with_memory`` does in several statements, again if another writer was in between."""
+    snapshot = read(cursor, key, owner)
+    while snapshot is not None and snapshot.is_own:
+        rows = statements.read_memory(cursor, key, counter, owner)
+        before, snapshot = snapshot, read(cursor, key, owner)
+        if snapshot is not None and snapshot.state == before.state:
+            return snapshot, rows
+    return snapshot, []
 
 
 def without(state: State, memory: Sequence[Row], out: Collection[int]) -> State:

@@ -31,7 +31,7 @@ from chatmemory_django.db import row_codec
 from chatmemory_django.db.engines import Dialect, combines, dialect
 from chatmemory_django.db.moments import EARLIEST, to_moment
 from chatmemory_django.db.row_codec import Address, Coder
-from chatmemory_django.db.transactions import has_locked, sees_otherwise
+from chatmemory_django.db.transactions import has_locked
 from chatmemory_django.messages import MessageType
 from chatmemory_django.models import Conversation, ExactCharField, Message
 from chatmemory_django.models.columns import HistoryRow
@@ -40,8 +40,7 @@ from chatmemory_django.models.messages import TEXTS, texts_as_stored
 from chatmemory_django.models.windows import Bounds
 from chatmemory_django.stores.base import OtherRow
 from chatmemory_django.stores.django.changes import Change, NewRow
-from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, front_of, in_order, memory_rows
-from chatmemory_django.stores.django.snapshots import Snapshot
+from chatmemory_django.stores.django.rows import FRONT, STATE, FrontRow, Row, State, in_order, memory_rows
 
 PLAIN = frozenset(
     {models.BooleanField, models.CharField, models.TextField, ExactCharField, models.BigAutoField}
@@ -276,6 +275,20 @@ class _Memory(Statement):
 _memory = cache(_Memory)
 
 
+@cache
+def _rows(*, verbatim: bool, pins: bool) -> Statement:
+    """Return the SELECT of a memory that is where a ``State`` has it, as ``_Memory`` selects one."""
+
+    def run(using: str) -> object:
+        messages = Message.objects.using(using).filter(conversation_id=Parameter(Conversation, "id")).order_by()
+        start, system, summary = (Parameter(Conversation, column) for column in _BOUNDS)
+        bounds, counter = Bounds(start, system, summary, int(pins)), Parameter(Message, "counted_by", "counter")
+        before, *parts = memory_rows(messages, bounds, counter=counter, verbatim=verbatim, stored=True)
+        return list(before.union(*parts, all=True).order_by())
+
+    return Statement(run)
+
+
 def _with_short_names(sql: str, connection: BaseDatabaseWrapper) -> str:
     """Return *sql*, which the ORM has made, with short names of tables: Django searches all of it for each run."""
     for model, alias in ((Message, "m"), (Conversation, "c")):
@@ -463,8 +476,8 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(NewRo
 _move_and_insert = cache(_MoveAndInsert)
 
 
-def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
-    """Read the conversation *key* without a lock, with the front of its window, and whether it belongs to *owner*."""
+def read(cursor: CursorWrapper, key: str, owner: object) -> tuple[State, bool, Sequence[FrontRow]] | None:
+    """Read the conversation *key* without a lock, whether it belongs to *owner*, and the front of its window."""
     _read(owned=owner is not None).run(cursor, {"memory_id": key, "owner": owner})
     rows = cursor.fetchall()
     if not rows:
@@ -472,26 +485,19 @@ def read(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
     first, end = rows[0], len(State._fields) + (owner is not None)
     is_array = combines(cursor.db)
     front = map(msgspec.json.decode, first[end]) if is_array else (row[end:] for row in rows if row[end] is not None)
-    found = list(front) if all(first[len(State._fields) : end]) else []
+    is_own = all(first[len(State._fields) : end])
+    found = list(front) if is_own else []
     if row_codec.installed is not None and found:
         coder = row_codec.installed.at(_address(cursor, key, first[0], owner))
         found = _decoded(found, coder, {"payload": 2}, sequence=0, type=1)
-    return _snapshot(key, first[:end], cursor, list(map(FrontRow._make, sorted(found))))
+    return State._make(first[: len(State._fields)]), is_own, list(map(FrontRow._make, sorted(found)))
 
 
-def lock(cursor: CursorWrapper, key: str, owner: object) -> Snapshot | None:
-    """Lock the conversation *key*, waiting for other writers, and read it as it is then; not for SQLite."""
+def lock(cursor: CursorWrapper, key: str, owner: object) -> tuple[State, bool] | None:
+    """Lock the conversation *key*, waiting for other writers, and read it as ``read`` does; not for SQLite."""
     _read(owned=owner is not None, locks=True).run(cursor, {"memory_id": key, "owner": owner})
     row = cursor.fetchone()
-    if row is None:
-        return None
-    # A SELECT without a lock may see what the transaction has read before; then the front is read on demand.
-    return _snapshot(key, row, cursor, None) if sees_otherwise(cursor.db) else read(cursor, key, owner)
-
-
-def _snapshot(key: str, row: Sequence[Any], cursor: CursorWrapper, front: Sequence[FrontRow] | None) -> Snapshot:
-    state, is_own = row[: len(State._fields)], row[len(State._fields) :]
-    return Snapshot(key, State._make(state), cursor.db.alias, front, is_own=all(is_own))
+    return None if row is None else (State._make(row[: len(State._fields)]), all(row[len(State._fields) :]))
 
 
 def read_memory(
@@ -518,46 +524,36 @@ def _run(cursor: CursorWrapper, key: str, counter: str, owner: object, **options
 
 
 def read_with_memory(
-    cursor: CursorWrapper, key: str, counter: str, owner: object, *, is_only_read: bool = False
-) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
-    """
-    Read the conversation *key* like ``read``, and its memory like ``read_memory``, at once.
-
-    The memory is empty if the conversation has another owner. If it *is_only_read*, the snapshot has no front.
-    """
-    if dialect(cursor.db) not in _ARRAYS:
-        return _read_apart(cursor, key, counter, owner)
-    rows = _run(cursor, key, counter, owner, state=True)
-    if not rows:
-        return None, rows
-    state, is_own = _state_in(rows[0])
-    if state.pinned_count:
-        rows = _run(cursor, key, counter, owner, state=True, pins=True)
-        if not rows:
-            return None, rows
-        state, is_own = _state_in(rows[0])
-    memory = _memory_of(rows[1:], cursor, key, owner) if is_own else []
-    front = None if is_only_read else front_of(memory, state, counter)
-    return Snapshot(key, state, cursor.db.alias, front, is_own=is_own), memory
-
-
-def _state_in(row: tuple[Any, ...]) -> tuple[State, bool]:
-    """Return the state in *row*, of the part ``STATE``, and whether the conversation is the owner's."""
-    values = msgspec.json.decode(Row._make(row).payload or "")
-    return State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
-
-
-def _read_apart(
     cursor: CursorWrapper, key: str, counter: str, owner: object
-) -> tuple[Snapshot | None, Sequence[tuple[Any, ...]]]:
-    """Do what ``read_with_memory`` does in several statements, again if another writer was in between."""
-    snapshot = read(cursor, key, owner)
-    while snapshot is not None and snapshot.is_own:
-        rows = read_memory(cursor, key, counter, owner)
-        before, snapshot = snapshot, read(cursor, key, owner)
-        if snapshot is not None and snapshot.state == before.state:
-            return snapshot, rows
-    return snapshot, []
+) -> tuple[State, bool, Sequence[tuple[Any, ...]]] | None:
+    """
+    Read the conversation *key*, whether it belongs to *owner*, and its memory like ``read_memory``, at once.
+
+    The memory is empty if the conversation has another owner. Only where there ``are_arrays``.
+    """
+    for pins in (False, True):
+        rows = _run(cursor, key, counter, owner, state=True, pins=pins)
+        if not rows:
+            return None
+        values = msgspec.json.decode(Row._make(rows[0]).payload or "")
+        state, is_own = State._make(values[: len(State._fields)]), all(values[len(State._fields) :])
+        if not state.pinned_count:
+            break
+    return state, is_own, _memory_of(rows[1:], cursor, key, owner) if is_own else []
+
+
+def are_arrays(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the database of *connection* is known to build arrays of JSON."""
+    return dialect(connection) in _ARRAYS
+
+
+def read_rows(
+    cursor: CursorWrapper, key: str, state: State, counter: str, *, verbatim: bool = False
+) -> Sequence[tuple[Any, ...]]:
+    """Return the memory of the conversation *key* with this *state*, like ``read_memory``, in no order."""
+    statement = _rows(verbatim=verbatim, pins=state.pinned_count > 0)
+    statement.run(cursor, {**state._asdict(), "counter": counter})
+    return _memory_of(cursor.fetchall(), cursor, key, None, verbatim=verbatim)
 
 
 def read_history(

@@ -34,7 +34,7 @@ from chatmemory_django.models.copies import forget_copies, is_held
 from chatmemory_django.models.message_codec import Extracted, Uploads
 from chatmemory_django.models.windows import Bounds, in_memory, memory_parts
 from chatmemory_django.stores.base import Beside, ConversationErasedError, LeaseLostError
-from chatmemory_django.stores.django import statements
+from chatmemory_django.stores.django import snapshots, statements
 from chatmemory_django.stores.django.changes import Change, Cut, NewRow, Relocation, Removed, max_row_bytes
 from chatmemory_django.stores.django.refills import refill
 from chatmemory_django.stores.django.snapshots import Counted, Snapshot, UncountedError
@@ -165,7 +165,7 @@ class Write:
     def _look(self, see: Callable[[Snapshot], _T]) -> tuple[_T | None, Exception | None]:
         if not sees_otherwise(self._connection):
             with self._connection.cursor() as cursor:
-                snapshot = statements.read(cursor, self._key, self._owner)
+                snapshot = snapshots.read(cursor, self._key, self._owner)
             seen = _seen(see, snapshot)
             if snapshot is None or self._is_as(snapshot):
                 return seen
@@ -180,10 +180,10 @@ class Write:
     def _locked(self, cursor: CursorWrapper) -> Snapshot | None:
         if queues(self._connection):
             note_lock(self._connection, self._key)
-            return statements.lock(cursor, self._key, self._owner)
+            return snapshots.lock(cursor, self._key, self._owner)
         if not self._holds_lock:  # a DEFERRED transaction acquires its lock by this
             Conversation.objects.using(self._using).filter(memory_id=self._key).update(version=F("version"))
-        return statements.read(cursor, self._key, self._owner)
+        return snapshots.read(cursor, self._key, self._owner)
 
     def _run_counted(self, decide: WriteDecision[_T]) -> _T | None:
         for _ in range(MAX_COUNTS):
@@ -224,10 +224,10 @@ class Write:
             yield self._seen
         if sees_otherwise(self._connection):
             return
-        snapshot = statements.read(cursor, self._key, self._owner)
+        snapshot = snapshots.read(cursor, self._key, self._owner)
         if snapshot is None and self._creates:
             create_once(self._using, self._key, self._owner)
-            snapshot = statements.read(cursor, self._key, self._owner)
+            snapshot = snapshots.read(cursor, self._key, self._owner)
         yield snapshot
 
     def _decided_unlocked(self, decide: WriteDecision[_T], cursor: CursorWrapper) -> _Decided[_T] | None:
@@ -351,7 +351,8 @@ class Write:
             stays = in_memory(Bounds.of(after)) & ~Q(sequence__in=change.superseded)
             for part in memory_parts(Bounds.of(before)):
                 messages.filter(part).exclude(stays).delete()
-            if change.relocation is not None or change.removals or change.unpinned:
+            messages.filter(sequence__in=change.unpinned).exclude(stays).delete()
+            if change.relocation is not None or change.removals:
                 messages.filter(sequence__in=change.left).delete()
             if change.relocation is not None and before.pinned_count:  # those on the branch that it left are gone
                 left = messages.filter(is_pinned=True).count()
@@ -489,6 +490,7 @@ _EMPTY: dict[str, Any] = {
     "payload": None,
     "verbatim": None,
     "metadata": None,
+    "rating_reason": None,
     "token_count": None,
     "counted_by": "",
     "is_complete": True,

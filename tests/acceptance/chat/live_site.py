@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[3]
-DEADLINE = 60  # seconds within which a server must be up
+DEADLINE = 300  # seconds within which a server must be up, and a command must end, on a machine that runs others beside
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -35,8 +37,7 @@ def manage(folder: Path, *arguments: str) -> str:
 @contextmanager
 def served(folder: Path, end: signal.Signals = signal.SIGTERM, **settings: str) -> Iterator[str]:
     """Serve the site with ``runserver``, yield its address, and end it with the signal *end*."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"]
     with (
         (folder / "server.log").open("w") as log,

@@ -3,15 +3,15 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.browser import LAPTOP, PHONE, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import LAPTOP, PATIENCE, PHONE, chromium, needs_browser, overflow, shoot
 from tests.acceptance.chat.live_site import DEADLINE, ROOT, wait_for
+from tests.ports import free_port
 
 __all__ = ["chromium"]  # a fixture
 
@@ -55,8 +55,7 @@ def shop(tmp_path_factory):
     run("manage.py", "collectstatic", "--noinput", "-v", "0")
     names = [f"{kind}-{form}" for kind in ("page", "widget") for form in map("-".join, FORMS)]
     run("manage.py", "shell", "-v", "0", "-c", USERS.format(names=[*names, "paper", "night", "styles", "choice"]))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", "shop.asgi:application", "--port", str(port), "--lifespan", "off"]
     with (
         (folder / "server.log").open("w") as log,
@@ -79,8 +78,8 @@ def visit(chromium, shop):
         viewport = PHONE if size == "phone" else LAPTOP
         context = chromium.new_context(base_url=shop, viewport=viewport, locale=language)
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         opened = context.new_page()
-        opened.set_default_timeout(60_000)
         opened.on("console", lambda message: complaints.append(message.text))
         opened.on("pageerror", lambda error: complaints.append(str(error)))
         opened.on("response", lambda got: complaints.append(f"{got.status} {got.url}") if got.status >= 400 else None)

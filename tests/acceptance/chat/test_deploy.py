@@ -12,7 +12,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from benchmarks.chat.client import SLACK, Client, Exchange, ended
+from benchmarks.chat.client import Client, Exchange, ended
 from benchmarks.chat.model import END, Plan
 from benchmarks.chat.server import Server
 from chatmemory_django.chat.answers.ui_steps import RESTARTED
@@ -26,7 +26,10 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 USER = "from django.contrib.auth.models import User as U; from rest_framework.authtoken.models import Token as T; "
 USER += "print(T.objects.create(user=U.objects.create_user('ann')).key)"
 
-PLAN = Plan(words=60, pause=0.05, calls=2)
+PLAN = Plan(words=120, pause=0.05, calls=2)
+
+LATE = 60.0
+"""Seconds that a busy machine may take for what takes a moment."""
 
 
 @pytest.fixture
@@ -55,10 +58,10 @@ def test_the_next_server_goes_on(number: Signals, state: State, seconds: float, 
         found = asyncio.run(ended(Client(second.port, token).listen("c")))
         waited = time.monotonic() - begun
 
-    assert took < SLACK
+    assert took < LATE
     check(found, site)
     assert waited > PLAN.seconds
-    assert waited < seconds + PLAN.seconds + 2 * SLACK
+    assert waited < seconds + PLAN.seconds + LATE
     assert "Traceback" not in log.read_text()
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.acceptance.browser import FORMS, LAPTOP, PHONE, Remote, chromium, needs_browser, overflow, shoot
+from tests.acceptance.browser import FORMS, LAPTOP, PATIENCE, PHONE, Remote, chromium, needs_browser, overflow, shoot
 from tests.acceptance.chat.line import line_to
 from tests.acceptance.chat.live_site import manage, served
 from tests.faces.chat.server import serving
@@ -53,6 +53,20 @@ HOLD_STREAM = """
     window.fetch = async (url, ...rest) => {
         if (url.split("?")[0].endsWith("/stream")) { window.isHeld = true; await wait; }
         return send(url, ...rest);
+    };
+"""
+HOLD_TABS = """
+    // What other tabs tell waits until hear() is called, but not what the site streams.
+    const send = window.fetch;
+    window.fetch = async (url, ...rest) => {
+        const response = await send(url, ...rest);
+        window.isListening ||= url.split("?")[0].endsWith("/stream");
+        return response;
+    };
+    const listen = BroadcastChannel.prototype.addEventListener;
+    const held = new Promise(done => { window.hear = done; });
+    BroadcastChannel.prototype.addEventListener = function (type, hear) {
+        listen.call(this, type, event => held.then(() => hear(event)));
     };
 """
 
@@ -161,8 +175,8 @@ def open_page(chromium, site, session_of):
         contexts.append(context)
         if user:
             context.add_cookies(session_of(user))
+        context.set_default_timeout(PATIENCE)
         opened = context.new_page()
-        opened.set_default_timeout(60_000)  # on a machine that runs other tests beside
         opened.on("console", lambda message: complaints.append(f"{message.text} {message.location}"))
         opened.on("pageerror", lambda error: complaints.append(str(error)))
         opened.on("dialog", lambda dialog: complaints.append(dialog.message))
@@ -224,7 +238,24 @@ class Chat:
 
     def wait(self):
         """Wait until the last message is answered, and the page shows what is stored."""
-        self.page.wait_for_selector("#messages[aria-busy=false]", timeout=60_000)
+        self.page.wait_for_selector("#messages[aria-busy=false]")
+
+    def await_count_to(self, number):
+        """Wait until an answer in progress has counted to *number*."""
+        is_there = f"words => {ROOT}.querySelector('.live .text')?.textContent.includes(words)"
+        self.page.wait_for_function(is_there, arg=f"{number},")
+
+    def stop(self):
+        """Stop the answer in progress: one that takes long, so that no pause of the machine outlasts it."""
+        self.page.get_by_role("button", name="Stop").click()
+        self.wait()
+
+    def in_another_tab(self):
+        """Open the conversation, which has an answer, in another tab, and return the page there."""
+        other = self.page.context.new_page()
+        other.goto(self.page.url)
+        other.wait_for_selector(".message.assistant")
+        return other
 
     @property
     def answers(self):
@@ -260,6 +291,19 @@ class Chat:
         return "out" in self.message(words).get_attribute("class").split()
 
 
+def hold(page, address):
+    """Keep requests of *page* for *address*, and return the list that they come into."""
+    held = []
+    page.route(address, lambda route: held.append(route))
+    return held
+
+
+def await_held(page, held):
+    """Wait until a request is in *held*."""
+    while not held:
+        page.wait_for_timeout(20)  # lets the route be called
+
+
 def release(page, held):
     """Let the requests in *held* go, which a route of *page* has kept."""
     for each in held:
@@ -275,24 +319,27 @@ def sign_in(page, name, password=None):
 
 
 class TestLoading:
+    def begin_to_load(self, page, draft):
+        """Load the page again, with a *draft* in it, up to a script that is held; return where that is."""
+        page.fill("#say", draft)
+        held = hold(page, "**/composer*.js")
+        page.goto(page.url, wait_until="commit")
+        page.wait_for_selector("#composer button[type=submit]:disabled")
+        page.focus("#say")
+        return held
+
     def test_what_is_typed_while_the_scripts_load_stays_and_is_sent_by_the_next_enter(self, chat):
         talk = chat()
         talk.say("Hello")
-        page = talk.page
-        page.fill("#say", "A draft")
-        address, held = page.url, []
-        page.route("**/composer*.js", lambda route: held.append(route))
-        page.goto(address, wait_until="commit")
-        page.wait_for_selector("#composer button[type=submit]:disabled")
+        page, address = talk.page, talk.page.url
+        held = self.begin_to_load(page, "A draft")
 
-        page.focus("#say")
         page.keyboard.type("What can you do?")
         page.keyboard.press("Enter")
         page.wait_for_function(f"() => {ROOT}.getElementById('say').value.endsWith('?\\n')")
         page.locator("[data-part=send]").dispatch_event("click")
         assert page.url == address
-        while not held:
-            page.wait_for_timeout(20)  # lets the route be called
+        await_held(page, held)
         release(page, held)
 
         page.wait_for_selector("#composer button[type=submit]:enabled")
@@ -305,18 +352,33 @@ class TestLoading:
         assert talk.questions == ["Hello", "A draft\n\nWhat can you do?"]
         assert (len(talk.answers), page.locator("#say").input_value()) == (2, "")
 
+    def test_a_word_that_is_half_typed_while_the_scripts_load_goes_on_where_it_was(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        page = talk.page
+        held = self.begin_to_load(page, "The draft")
+
+        page.keyboard.type("The ")  # which the draft has, too; and ends with a space
+        await_held(page, held)
+        release(page, held)
+        page.wait_for_selector("#composer button[type=submit]:enabled")
+        page.keyboard.type("end")
+
+        assert page.locator("#say").input_value() == "The draft\n\nThe end"
+
     def test_what_is_sent_before_the_conversation_has_loaded_belongs_to_it_and_is_answered_once(self, chat):
         talk = chat()
         talk.say("Hello")
-        page, held = talk.page, []
-        address = page.url
-        page.route("**/api/conversations/?*", lambda route: held.append(route))
+        page, address = talk.page, talk.page.url
+        asked = f"**/api/conversations/?memory_id={address.partition('chat=')[2]}"
+        held = hold(page, asked)
         page.goto(address, wait_until="commit")
         page.wait_for_selector("#composer button[type=submit]:enabled")
+        await_held(page, held)
 
         talk.begin("Count to 20")
         release(page, held)
-        page.unroute("**/api/conversations/?*")
+        page.unroute(asked)  # this lets go what was held since
         page.wait_for_function(f"() => {ROOT}.querySelectorAll('.message.assistant:not(.live)').length === 2")
         talk.wait()
 
@@ -362,16 +424,16 @@ class TestAnswers:
         talk = chat()
         talk.page.evaluate(WATCH)
 
-        talk.begin("Count to 40")
-        talk.page.wait_for_selector(".live .text")
+        talk.begin("Count to 900")
+        talk.await_count_to(40)
         shoot(talk.page, "streams")
-        talk.wait()
+        talk.stop()
 
         seen = talk.page.evaluate("window.seen")
-        assert len(seen) > 10
+        assert len(seen) > 3  # more come at once if the machine pauses
         assert all(len(later) > len(earlier) for earlier, later in pairwise(seen))
         assert all(each.startswith(seen[0]) for each in seen)
-        assert "39, 40.\n\n(Messages that I was sent: 2.)" in talk.answers[0]
+        assert talk.answers[0].startswith("1, 2, 3, ")
 
     def test_the_question_and_the_chats_address_appear_at_once(self, chat):
         talk = chat()
@@ -379,7 +441,7 @@ class TestAnswers:
         talk.begin("Count to 20")
 
         assert talk.questions == ["Count to 20"]
-        assert re.search(r"\?chat=[0-9a-f-]{36}$", talk.page.url)
+        assert re.search(r"\?chat=[0-9a-f-]{36}$", talk.page.evaluate("location.href"))
         talk.wait()
 
     def test_tool_calls_and_results_are_shown_and_open_by_keyboard(self, chat):
@@ -406,10 +468,9 @@ class TestAnswers:
     def test_a_stopped_answer_stays_as_far_as_it_came(self, chat):
         talk = chat()
         talk.begin("Count to 900")
-        talk.page.wait_for_function(f"() => {ROOT}.querySelector('.live .text')?.textContent.includes('12,')")
+        talk.await_count_to(12)
 
-        talk.page.get_by_role("button", name="Stop").click()
-        talk.wait()
+        talk.stop()
 
         [answer] = talk.answers
         assert "12," in answer
@@ -420,24 +481,26 @@ class TestAnswers:
 
     def test_a_reload_during_an_answer_shows_the_question_and_continues_the_answer(self, chat):
         talk = chat()
-        talk.begin("Count to 200")
-        talk.page.wait_for_function(f"() => {ROOT}.querySelector('.live .text')?.textContent.includes('15,')")
+        talk.begin("Count to 900")
+        talk.await_count_to(15)
 
         talk.page.reload()
         talk.page.wait_for_selector(".message.live .text")
 
-        assert talk.questions == ["Count to 200"]
-        assert talk.page.locator(".live .text").inner_text().startswith("1, 2, 3")
-        assert talk.page.get_by_role("button", name="Stop").is_visible()
-        talk.wait()
-        assert "199, 200." in talk.answers[0]
+        assert talk.questions == ["Count to 900"]
+        words = talk.page.locator(".live .text").inner_text()
+        assert words.startswith("1, 2, 3")
+        talk.await_count_to(words.count(",") + 10)
+        talk.stop()
+        assert talk.answers[0].startswith("1, 2, 3")
 
     def test_an_answer_continues_while_the_user_views_another_conversation(self, chat):
         talk = chat()
         talk.say("My cat is called Tom")
         talk.page.get_by_role("button", name="New chat", exact=True).click()
         talk.begin("Count to 60")
-        address = talk.page.url
+        address = talk.page.evaluate("location.href")
+        talk.page.locator("#conversations [aria-current]", has_text="Count to 60").wait_for()  # the list is the new one
 
         talk.page.get_by_role("link", name="My cat is called Tom").first.click()
         talk.page.wait_for_selector(".message.assistant >> text=Tom")
@@ -473,28 +536,29 @@ class TestConnection:
 
         # What is written without a connection stays, also through a reload, and is sent later.
         context.set_offline(True)
-        talk.begin("Count to 150")
+        talk.begin("Count to 900")
         unsent.wait_for()
         shoot(page, "unsent")
         assert problem.inner_text() == "The site cannot be reached."
         context.set_offline(False)
         problem.wait_for(state="hidden")
         page.reload()
-        unsent.get_by_text("Count to 150").wait_for()
+        unsent.get_by_text("Count to 900").wait_for()
         unsent.get_by_role("button", name="Try again").click()
 
         # An answer goes on after the connection was lost, and a draft stays where it was written.
-        page.wait_for_function(f"() => {ROOT}.querySelector('.live .text')?.textContent.includes('12,')")
+        talk.await_count_to(12)
         line.cut()
         page.locator("#status", has_text="The connection is lost").wait_for()
+        before = page.locator(".live .text").inner_text().count(",")
         shoot(page, "lost")
         page.fill("#say", "A draft")
         page.press("#say", "Enter")
         page.locator("#status", has_text="What you wrote stays here").wait_for()
         line.mend()
-        talk.wait()
-        assert "149, 150." in talk.answers[0]
-        assert (talk.questions, len(talk.answers)) == (["Count to 150"], 1)
+        talk.await_count_to(before + 10)
+        talk.stop()
+        assert (talk.questions, len(talk.answers)) == (["Count to 900"], 1)
         page.get_by_role("button", name="New chat", exact=True).click()
         assert page.locator("#say").input_value() == ""
         page.go_back()
@@ -509,6 +573,7 @@ class TestConnection:
         page.press("#say", "Enter")
         problem.get_by_role("link", name="Sign in").wait_for()
         shoot(page, "signed-out")
+        talk.wait()  # until then, no other is sent
         context.add_cookies(session)
         unsent.get_by_role("button", name="Try again").click()
         page.wait_for_function(f"() => {ROOT}.querySelectorAll('.message.assistant:not(.live)').length === 2")
@@ -531,6 +596,7 @@ class TestConnection:
         page.route("**/api/chat", lambda route: route.fulfill(**down))
         talk.begin("Good morning")
         unsent.wait_for()
+        talk.wait()
         assert problem.inner_text() == "Out of order."
         page.unroute("**/api/chat")
         unsent.get_by_role("button", name="Edit").click()
@@ -543,25 +609,54 @@ class TestConnection:
         assert "100,001 characters, and at most 100,000" in problem.inner_text()
         assert page.evaluate(f"{ROOT}.getElementById('say').value.length") == 100_001
         talk.say("Who am I?")
-        assert talk.questions == ["Count to 150", "A draft", "Hello", "Who am I?"]
+        assert talk.questions == ["Count to 900", "A draft", "Hello", "Who am I?"]
         assert len(talk.answers) == 4
 
     def test_another_tab_shows_what_this_one_asks_and_that_it_is_being_answered(self, chat):
         talk = chat()
         talk.say("Hello")
-        other = talk.page.context.new_page()
-        other.goto(talk.page.url)
-        other.wait_for_selector(".message.assistant")
+        other = talk.in_another_tab()
 
-        talk.begin("Count to 60")
+        talk.begin("Count to 900")
         other.locator("#status", has_text="asked in another tab").wait_for()
-        assert [each.inner_text() for each in other.locator(".message.user .bubble").all()] == ["Hello", "Count to 60"]
+        assert [each.inner_text() for each in other.locator(".message.user .bubble").all()] == ["Hello", "Count to 900"]
         shoot(other, "other-tab")
-        talk.wait()
+        talk.await_count_to(12)
+        talk.stop()
 
         other.wait_for_selector("#messages[aria-busy=false]")
-        assert "59, 60." in other.locator(".message.assistant").last.inner_text()
+        assert "11, 12," in other.locator(".message.assistant").last.inner_text()
         assert other.locator("#status").is_hidden()
+
+    def test_an_answer_in_another_tab_is_shown_whose_question_the_site_has_streamed_first(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        other = talk.page.context.new_page()
+        other.add_init_script(HOLD_TABS)
+        other.goto(talk.page.url)
+        other.wait_for_function("() => window.isListening")
+
+        talk.begin("Count to 900")
+        other.wait_for_selector(".message.user >> text=Count to 900")
+        other.evaluate("window.hear()")
+
+        other.locator("#status", has_text="asked in another tab").wait_for()
+        other.wait_for_selector(".message.live")
+        talk.stop()
+
+    def test_a_tab_knows_that_another_one_has_erased_its_conversation_and_keeps_what_is_typed(self, chat):
+        talk = chat()
+        talk.say("Hello")
+        other = talk.in_another_tab()
+        other.fill("#say", "A draft")
+
+        talk.page.get_by_role("button", name="Erase conversation").first.click()
+        talk.page.locator("#confirm-erase").get_by_role("button", name="Erase conversation").click()
+
+        other.wait_for_selector("#problem:visible >> text=This conversation is not there")
+        assert other.locator(".message").count() == 0
+        assert other.input_value("#say") == "A draft"
+        assert "?" not in other.url
 
     def test_a_question_is_shown_that_another_tab_asks_while_the_page_loads(self, chat):
         talk = chat()
@@ -572,12 +667,13 @@ class TestConnection:
         other.wait_for_function("() => window.isHeld")
         assert other.locator(".message.assistant").count() == 1
 
-        talk.begin("Count to 150")
+        talk.begin("Count to 900")
         talk.page.locator(".message.live").wait_for()
         other.evaluate("window.goOn()")
 
         other.locator(".message.live").wait_for()
-        assert [each.inner_text() for each in other.locator(".message.user .bubble").all()] == ["Hello", "Count to 150"]
+        assert [each.inner_text() for each in other.locator(".message.user .bubble").all()] == ["Hello", "Count to 900"]
+        talk.stop()
 
 
 class TestApprovals:
@@ -585,7 +681,6 @@ class TestApprovals:
         talk = chat()
         talk.say("Hello", 'Call this chat "<b>Fjords</b>"')
         call = talk.page.locator(".call")
-        heading = talk.page.locator("#heading")
         assert call.get_attribute("data-state") == "waiting"
         assert '{"title": "<b>Fjords</b>"}' in call.locator("pre").inner_text()
         words = call.locator(".decision").inner_text()
@@ -594,7 +689,7 @@ class TestApprovals:
         assert [each.get_attribute("aria-label") for each in last.locator(".foot button").all()] == []
         assert talk.page.get_by_text("call without result").locator("visible=true").count() == 0
         assert talk.table[-1][1] == "waiting"
-        assert heading.inner_text() == "Hello"
+        talk.page.locator("#heading", has_text="Hello").wait_for()
 
         talk.page.reload()
         call.get_by_text("The assistant wants to name this chat").wait_for()
@@ -631,19 +726,20 @@ class TestApprovals:
         call = talk.page.locator(".call[data-state=others]")
         call.wait_for()
         assert "waiting for somebody else" in call.inner_text()
+        assert call.locator(".decision").inner_text() == "The assistant wants to name this chat “Fjords”."
         assert talk.page.get_by_role("button", name="Approve").count() == 0
 
     def test_a_denied_call_is_not_run(self, chat):
         talk = chat(language="de-DE")
         talk.say("Nenne diesen Chat Fjorde")
-        assert "Der Assistent möchte diesen Chat „Fjorde“ nennen." in talk.page.locator(".decision").inner_text()
+        assert "Der Assistent möchte dieses Gespräch „Fjorde“ nennen." in talk.page.locator(".decision").inner_text()
 
         talk.page.get_by_role("button", name="Ablehnen: rename_conversation").click()
 
         talk.page.wait_for_selector(".call[data-state=failed]")
         talk.wait()
         assert "not approved" in talk.answers[-1]
-        assert talk.page.locator("#heading").inner_text() == "Nenne diesen Chat Fjorde"
+        talk.page.locator("#heading", has_text="Nenne diesen Chat Fjorde").wait_for()
 
     def test_a_page_that_waits_is_accessible_and_another_question_ends_it(self, chat, axe):
         talk = chat()
@@ -664,6 +760,7 @@ class TestRealModel:
             model.answer({"content": "I *am* a real model."})
             with served(tmp_path, OPENAI_BASE_URL=model.url, OPENAI_MODEL="some-model") as address:
                 context = chromium.new_context(base_url=address)
+                context.set_default_timeout(PATIENCE)
                 page = context.new_page()
                 sign_in(page, "demo")
                 talk = Chat(page)
@@ -789,12 +886,31 @@ class TestEviction:
         shoot(talk.page, "clear")
         talk.page.get_by_role("dialog").get_by_role("button", name="Clear memory").click()
         talk.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
+        talk.page.wait_for_selector("[data-part=clear]:disabled")  # the panel is loaded after the messages
 
         assert talk.tokens == (0, 240)
         assert {fate for _, fate in talk.table} == {"evicted"}
         talk.say("What is my name?")
         assert talk.answers[-1].startswith("I do not know")
         assert talk.questions == [NAMED[0], "What is my name?"]
+
+    def test_a_pinned_message_stays_in_the_memory_is_marked_and_leaves_it_once_unpinned(self, chat):
+        talk = chat()
+        talk.say(NAMED[0])
+        name = talk.message(NAMED[0])
+        talk.press(name, "Pin the message")
+        talk.page.get_by_role("button", name="Unpin the message").wait_for(state="attached")
+        talk.say(*EVICTING)
+
+        assert name.locator(".pinned").inner_text() == "pinned"
+        assert not talk.is_faded(NAMED[0])
+        assert dict(talk.table)[NAMED[0]] == "pinned"
+        assert talk.page.locator("[data-part=system] .text").text_content().startswith("You are")
+        german = chat(talk.page.url, language="de-DE")
+        german.press(german.message(NAMED[0]), "Nachricht lösen")
+        german.page.wait_for_selector(f".message.out >> text={NAMED[0]}")
+        assert german.page.locator(".pinned").count() == 0
+        german.message(NAMED[0]).get_by_role("button", name="Nachricht anheften").wait_for(state="attached")
 
     def test_an_erased_conversation_disappears(self, chat):
         talk = chat()
@@ -909,7 +1025,7 @@ class TestInWords:
 
     def test_what_is_stored_of_an_answer_in_progress_is_shown_once(self, chat):
         talk = chat()
-        talk.begin("What is the weather in Bergen? Count to 150")
+        talk.begin("What is the weather in Bergen? Count to 900")
         talk.page.wait_for_selector(".live .call[data-state=done]")
         talk.page.wait_for_selector(".live .text")
 
@@ -917,7 +1033,7 @@ class TestInWords:
         talk.page.wait_for_selector(".live .text")
 
         assert talk.page.locator(".call").count() == 1
-        talk.wait()
+        talk.stop()
         assert talk.page.locator(".call").count() == 1
 
 
@@ -939,6 +1055,7 @@ class TestAnswersInUse:
         page.goto(f"/?chat={page.evaluate(BY_REST, messages)}")
         answer = page.locator(".message.assistant")
         answer.locator(".code").wait_for()
+        page.evaluate("void (window.setTimeout = () => 0)")  # else the sign of what is copied goes after a while
 
         assert answer.locator(".code .head").inner_text() == "python"
         colored = answer.locator("pre span").evaluate_all("all => all.map(each => [each.className, each.textContent])")
@@ -1163,6 +1280,7 @@ class TestConversations:
         talk = chat(user="visitor")
         page = talk.page
         talk.say("My tortoise is called Methuselah")
+        page.reload()  # after the answer, the list is loaded again, and the focus goes to a link in place of a button
         menu = page.locator("#actions")
 
         def choose(words):
@@ -1291,6 +1409,7 @@ class TestConversations:
             shown = talk.page.locator(".message").count()
 
         assert shown > 150
+        talk.page.locator("#memory tbody tr").first.wait_for(state="attached")  # the panel is loaded beside
         assert talk.page.locator(".message").first.get_attribute("class") == "message user out shared"
         assert talk.tokens[1] == 4000
         assert talk.page.locator("#heading").inner_text() == "Twelve weeks of bread"  # wherever it is in the list
@@ -1306,7 +1425,7 @@ class TestConversations:
         talk.page.wait_for_selector("#older:visible")
         talk.page.evaluate(f"{ROOT}.getElementById('scroller').scrollTop = 0")
         talk.page.evaluate("release()")
-        talk.page.wait_for_load_state("networkidle")
+        talk.page.locator("#memory tbody tr").first.wait_for(state="attached")
 
         assert talk.page.evaluate(f"{ROOT}.getElementById('scroller').scrollTop") == 0
 
@@ -1535,16 +1654,22 @@ class TestMarkdown:
     @pytest.mark.parametrize("shape", HOSTILE)
     def test_it_takes_time_in_proportion_to_a_hostile_text(self, markdown_page, shape):
         for size in (2_000, 200_000):
-            milliseconds = markdown_page.evaluate(
-                """async source => {
+            limit = max(150, size / 40)
+            least = markdown_page.evaluate(
+                """async ([source, limit]) => {
+                    // The machine may pause: the shortest time of some counts.
                     const {markdown} = await import("/static/chatmemory_page/markdown.js");
-                    const start = performance.now();
-                    markdown(source);
-                    return performance.now() - start;
+                    let least = Infinity;
+                    for (let tries = 0; tries < 5 && least >= limit; tries += 1) {
+                        const start = performance.now();
+                        markdown(source);
+                        least = Math.min(least, performance.now() - start);
+                    }
+                    return least;
                 }""",
-                HOSTILE[shape](size),
+                [HOSTILE[shape](size), limit],
             )
-            assert milliseconds < max(150, size / 40)
+            assert least < limit
 
     def test_more_rows_than_a_function_can_have_arguments_are_rendered(self, markdown_page):
         assert rendered(markdown_page, "a|b\n-|-\n" + "|\n" * 200_000).count("<tr>") == 200_001
@@ -1554,6 +1679,7 @@ class TestMarkdown:
 def markdown_page(chromium, site, sessions):
     """Yield a page that no test changes."""
     context = chromium.new_context(base_url=site)
+    context.set_default_timeout(PATIENCE)
     context.add_cookies([{"name": "sessionid", "value": sessions["demo"], **HERE}])
     page = context.new_page()
     page.goto("/")
@@ -1591,6 +1717,7 @@ class TestPolicy:
 
     def test_the_policy_is_in_force(self, chromium, site, session_of):
         context = chromium.new_context(base_url=site)
+        context.set_default_timeout(PATIENCE)
         context.add_cookies(session_of("demo"))
         page = context.new_page()
         page.goto("/")

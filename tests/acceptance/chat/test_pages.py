@@ -109,7 +109,7 @@ class TestSigningIn:
         assert set(answers) <= {200, 400}
         assert refused.status_code == 429
         assert 0 < int(refused.headers["Retry-After"]) <= 60
-        assert "Try again in" in refused.content.decode()
+        assert "Too many failed attempts; wait " in refused.content.decode()
         assert {client.post(each, wrong).status_code for each in ("/admin/login/", "/api/token/")} == {429}
         assert client.get("/sign-in/").status_code == 200
         assert client.post("/sign-in/", right).status_code == 302

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from tests.ports import free_port
+
 PAGE = Path(__file__).parents[3] / "docs" / "get-started.md"
 INSTALLING = re.compile(r"python -m (venv|pip) |\. \.venv/")
 SERVING = re.compile(r"python -m uvicorn .*--port 8000")
@@ -25,7 +27,7 @@ SIGN_IN = re.compile(r"PASSWORD=(?P<password>\S+) .*--username (?P<username>\S+)
 _BLOCK = re.compile(r"(?:<!-- (file|append|instead): (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CHAT = "0192f5a0-7d3e-7c21-9b1a-5d2f4e0b7a11"
 _COMMAND_SECONDS = 300
-_ANSWER_SECONDS = 30
+_ANSWER_SECONDS = 300
 
 
 class Step(NamedTuple):
@@ -110,8 +112,7 @@ class Follower:
     @contextmanager
     def serving(self) -> Iterator[Browser]:
         """Run the server on a free port, and yield a browser for it; the server is killed in the end."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         log_path = self.folder / "server.log"
         with log_path.open("w") as log:
             server = subprocess.Popen(
@@ -273,7 +274,7 @@ def _expect(holds: bool, promise: str, seen: object) -> None:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -60,7 +60,7 @@ def site(tmp_path: Path) -> Callable[..., None]:
         }
         ran = subprocess.run(
             [sys.executable, str(script)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr[-3000:]
 

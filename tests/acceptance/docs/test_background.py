@@ -90,7 +90,7 @@ class Site:
     def run(self, *arguments: str) -> str:
         command = [sys.executable, *arguments]
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=120, check=False, cwd=self._folder
+            command, env=self._environment, capture_output=True, text=True, timeout=300, check=False, cwd=self._folder
         )
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
@@ -107,7 +107,7 @@ class Site:
                 yield
             finally:
                 process.terminate()
-                process.wait(60)
+                process.wait(300)
 
     def log(self) -> str:
         return (self._folder / "log").read_text()

@@ -50,8 +50,8 @@ def defaults_shown(name, page="settings.md"):
     pytest.fail(f"docs/{page} shows no CHATMEMORY with {name}.")
 
 
-SECTIONS = [conf.Rest, Chat, Encryption, Notes]
-ELSEWHERE = {Page: "chat-page.md"}
+SECTIONS = [conf.Rest, Chat]
+ELSEWHERE = {Page: "chat-page.md", Encryption: "encryption.md", Notes: "notes.md"}
 """The sections that have a page of their own."""
 WITHOUT_SECTION = {**conf.General.defaults(), **Costs.defaults(), **StorageOfFiles.defaults()}
 
@@ -75,6 +75,7 @@ def test_a_section_with_a_page_of_its_own_is_there_with_its_defaults_and_a_table
 
 def test_every_setting_is_explained_in_a_table_of_the_settings_page():
     names = {name for section in SECTIONS for name in [section.key, *section.defaults()]} | {*WITHOUT_SECTION}
+    names |= {section.key for section in ELSEWHERE}
     cells = "\n".join(re.findall(r"^\| (`[A-Z].*?) \|", PAGES["settings.md"], re.MULTILINE))
 
     assert missing(names, cells) == [], "docs/settings.md does not explain these settings."

@@ -54,8 +54,11 @@ def test_a_user_who_is_not_staff_signs_in_and_chats_on_a_phone(followed):
     )
 
     with followed.serving() as server, sync_api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=browser.CHROMIUM, args=browser.FLAGS.split())
+        chromium = driver.chromium.launch(
+            executable_path=browser.CHROMIUM, args=browser.FLAGS.split(), timeout=browser.PATIENCE
+        )
         page = chromium.new_page(viewport=browser.PHONE)
+        page.set_default_timeout(browser.PATIENCE)
         page.goto(f"http://127.0.0.1:{server.port}/")
         page.fill("[name=username]", "bob")
         page.fill("[name=password]", "x")

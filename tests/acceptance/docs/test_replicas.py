@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.servers import as_user, binary, free_port, give, process, wait_for
+from benchmarks.soak.servers import as_user, binary, give, process, wait_for
 from tests.acceptance.docs.pages import block_of, site
+from tests.ports import free_port
 
 __all__ = ["site"]  # a fixture
 

@@ -33,7 +33,7 @@ def run(lines: list[str], site: str, **replaced: str) -> str:
         script = script.replace(before, after)
     ran = subprocess.run(
         ["bash", "-ec", script.replace("curl ", "curl -sS --fail-with-body ")],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr + ran.stdout
     return ran.stdout

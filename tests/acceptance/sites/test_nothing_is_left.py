@@ -364,7 +364,7 @@ async def erased_while_it_answers(site: Site, way: Callable[[Site], object]) -> 
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)  # so that its first piece is written
     await sync_to_async(way)(site)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         found = await asking
     await asyncio.sleep(0.6)  # a late writer would write now
     return found

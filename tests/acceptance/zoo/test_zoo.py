@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ import pytest
 
 from tests.acceptance.chat.live_site import environment, manage, wait_for
 from tests.acceptance.zoo.sites import SITES
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,8 +44,7 @@ def gevent(tmp_path_factory):
     """Serve the example site by gunicorn with greenlets in place of threads; return its address, and its log."""
     folder = tmp_path_factory.mktemp("gevent")
     manage(folder, "migrate", "-v0")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind=127.0.0.1:{port}"]
     with (
         (folder / "log").open("w") as log,
@@ -58,12 +57,12 @@ def gevent(tmp_path_factory):
             yield f"http://127.0.0.1:{port}", folder / "log"
         finally:
             server.send_signal(signal.SIGTERM)
-            server.wait(60)
+            server.wait(300)
 
 
 def status(url, body=None):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=300) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

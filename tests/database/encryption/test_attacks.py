@@ -273,7 +273,7 @@ class TestOneBadValue:
     @staticmethod
     def run(command: str, *options: str) -> str:
         out, err = io.StringIO(), io.StringIO()
-        with pytest.raises(CommandError, match=r"1 of the conversations cannot .* 'a': .*'lost'"):
+        with pytest.raises(CommandError, match=r"1 of them cannot .* 'a': .*'lost'"):
             call_command(command, *options, stdout=out, stderr=err, verbosity=0)
         (line,) = err.getvalue().splitlines()
         assert line.startswith("'a': A value of chatmemory.")

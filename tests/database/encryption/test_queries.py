@@ -1,6 +1,7 @@
 """Whatever a site has a QuerySet or a row write or compute: no text is stored in plain, or becomes unreadable."""
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldError
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import Case, CharField, Count, F, Max, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Concat, Left, Length, Lower, Replace, Substr, Upper
@@ -15,8 +17,10 @@ from django.db.models.functions import Cast, Coalesce, Concat, Left, Length, Low
 from chatmemory_django.chat.approvals.tables import ToolApproval
 from chatmemory_django.contrib.encryption.ciphers import install
 from chatmemory_django.db.row_codec import EncryptedError
-from chatmemory_django.messages import UserMessage
+from chatmemory_django.messages import AiMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models.messages import TEXTS
+from chatmemory_django.operations import export_ratings, fork, rate
 from chatmemory_django.provider import get_chat_memory
 from tests.leftovers import leftovers
 
@@ -112,7 +116,18 @@ def test_an_expression_is_never_written(conversation, ann, how):
     assert ToolApproval.objects.get().reason == "why"
 
 
-@pytest.mark.parametrize("fields", [None, ["type", "text", "payload", "verbatim"]])
+def test_the_reason_of_a_rating_is_encrypted_for_its_message(conversation, ann):
+    get_chat_memory("a", owner=ann).add(AiMessage("answered"))
+    rate(conversation, 2, 1, SECRET)
+    fork(conversation)
+    call_command("encrypt_chatmemory")
+
+    assert leftovers(SECRET) == []
+    assert [*Message.objects.exclude(rating_reason=None).values_list("rating_reason", flat=True)] == [SECRET] * 2
+    assert [json.loads(line)["reason"] for line in export_ratings(Conversation.objects.all())] == [SECRET] * 2
+
+
+@pytest.mark.parametrize("fields", [None, ["type", *TEXTS]])
 def test_texts_of_a_message_are_written_with_its_type(conversation, fields):
     row = Message.objects.get()
     row.type = "SYSTEM"
@@ -121,7 +136,7 @@ def test_texts_of_a_message_are_written_with_its_type(conversation, fields):
     assert Message.objects.get().type == "SYSTEM"
 
 
-@pytest.mark.parametrize("fields", [["type"], ["type", "text"], ["type", "text", "payload", "verbatim"], None])
+@pytest.mark.parametrize("fields", [["type"], ["type", "text"], ["type", *TEXTS], None])
 def test_a_type_is_not_saved_without_the_texts(conversation, fields):
     row = Message.objects.defer("verbatim" if fields is None or len(fields) > 2 else "metadata").get()
     row.type = "SYSTEM"

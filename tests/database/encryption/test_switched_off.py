@@ -200,7 +200,7 @@ def test_what_cannot_be_decrypted_stays_and_is_named(plain, ann):
         )
     plain("write")
 
-    with pytest.raises(CommandError, match=r"1 of the conversations cannot be read, first 'a': .*'lost'"):
+    with pytest.raises(CommandError, match=r"1 of them cannot be read, first 'a': .*'lost'"):
         run("decrypt_chatmemory")
 
     assert lost in encrypted()

@@ -40,10 +40,11 @@ from chatmemory_django.messages import (
     ToolExecutionResultMessage,
     UserMessage,
 )
-from chatmemory_django.models import Conversation, Message
+from chatmemory_django.models import Conversation, Message, messages
 from chatmemory_django.models.columns import to_message
 from chatmemory_django.operations import entitle, erase, export_lines, fork, import_lines
 from chatmemory_django.operations.one_by_one import in_lock
+from chatmemory_django.operations.recall import Recall
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.encryption.dumps import dump, restore
@@ -57,7 +58,7 @@ QUESTION, ANSWER = UserMessage(SECRET), AiMessage(SECRET[::-1])
 
 ENCRYPTED = {
     "chatmemory_notes.Note": {"text"},
-    "chatmemory.Message": {"text", "payload", "verbatim"},
+    "chatmemory.Message": {"text", "payload", "verbatim", "rating_reason"},
     "chatmemory.Conversation": {"title"},
     "chatmemory_chat.ToolApproval": {"asks", "reason"},
     "chatmemory_chat.Run": {"asked"},
@@ -482,7 +483,7 @@ class TestRotation:
         own = Conversation.objects.get(memory_id="a").pk
         sql("UPDATE chatmemory_message SET text = %s WHERE conversation_id = %s", f"enc1:lost:{'A' * 60}", own)
 
-        with pytest.raises(CommandError, match=r"1 of the conversations cannot .* 'a': .*'lost'"):
+        with pytest.raises(CommandError, match=r"1 of them cannot .* 'a': .*'lost'"):
             call_command("encrypt_chatmemory", stdout=io.StringIO())
 
         (title,) = sql("SELECT title FROM chatmemory_conversation WHERE memory_id = 'b'")[0]
@@ -729,27 +730,57 @@ class TestSearches:
             with pytest.raises(EncryptedError, match="encrypted"):
                 search("kuchen", match="any")
 
-    def test_recall_reports_it_to_the_model_and_reads_conversations(self, site, ann):
+    def test_recall_decrypts_what_the_owner_wrote(self, site, ann, ben):
         begin("a", ann, QUESTION, ANSWER)
+        begin("b", ben, QUESTION)
         search, reading = tools(owner=ann)
 
-        refused = search.call(ToolExecutionRequest("1", "search_conversations", '{"query": "kuchen"}'), {})
+        found = search.call(ToolExecutionRequest("1", "search_conversations", '{"query": "Wann Zwiebelkuchen?"}'), {})
         was_read = reading.call(
             ToolExecutionRequest("2", "read_conversation", '{"conversation": "a", "around": 1}'), {}
         )
 
-        assert refused.is_error
-        assert refused.text == "The texts of messages are encrypted, so the database cannot search them."
+        [hit] = json.loads(found.text)["messages"]
+        assert (hit["conversation"], hit["quotation"]) == ("a", QUESTION.single_text)
+        assert hit["after"]["quotation"] == ANSWER.text
         quotations = [each["quotation"] for each in json.loads(was_read.text)["messages"]]
         assert quotations == [QUESTION.single_text, ANSWER.text]
 
-    def test_nothing_is_recalled_for_a_question_which_is_answered(self, site, ann, caplog):
+    def test_it_is_recalled_for_a_question(self, site, ann):
         begin("a", ann, QUESTION, ANSWER)
 
-        recalled = of_question()(memory_id="b", owner=ann, question=QUESTION)
+        assert SECRET in of_question()(memory_id="b", owner=ann, question=QUESTION)
 
-        assert recalled is None
-        assert "Nothing was recalled for a question in 'b': EncryptedError." in caplog.text
+    def test_so_many_are_decrypted_at_most_in_few_statements(
+        self, site, ann, monkeypatch, django_assert_max_num_queries
+    ):
+        begin("a", ann, UserMessage(f"{SECRET} im Mai"), *[UserMessage("Regen")] * 4)
+        begin("b", ann, UserMessage(SECRET), UserMessage("Regen"))
+        earlier = Recall(ann)
+        earlier.search_conversations("Zwiebelkuchen")  # which reads keys
+        monkeypatch.setattr(messages, "MAX_DECRYPTED", 4)
+
+        with django_assert_max_num_queries(9):  # an owner is looked up in each that decrypts
+            found = json.loads(earlier.search_conversations("Zwiebelkuchen"))["messages"]
+
+        assert [each["conversation"] for each in found] == ["b"]
+
+    def test_one_that_cannot_be_decrypted_or_is_too_long_is_not_found_and_hides_no_other(self, site, ann):
+        begin("a", ann, UserMessage(SECRET), UserMessage(f"{SECRET} im Mai"), UserMessage(SECRET * 800))
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE chatmemory_message SET text = %s WHERE sequence = 1", [f"enc2:old:x:{'A' * 60}"])
+
+        [found] = Message.objects.search("Zwiebelkuchen", owner=ann, match="any").values_list("sequence", flat=True)
+        [hit] = json.loads(Recall(ann).search_conversations("Zwiebelkuchen"))["messages"]
+
+        assert found == 2
+        assert (hit["message"], hit["before"]["quotation"], hit["after"]["quotation"]) == (2, "", "…")
+
+    def test_by_rest_the_users_own_messages_are_found_by_any_of_the_words(self, api):
+        found = api.get("/api/messages/", {"search": "Wann gibt es Zwiebelkuchen?", "match": "any"})
+
+        assert [each["sequence"] for each in found.json()["results"]] == [1]
+        assert api.get("/api/messages/", {"search": "Zwiebelkuchen"}).json()["errors"][0]["code"] == "encrypted"
 
     def test_in_one_conversation_the_messages_are_looked_through(self, api):
         found = [

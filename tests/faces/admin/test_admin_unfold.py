@@ -14,7 +14,7 @@ pytest.importorskip("unfold", reason="These tests require django-unfold: pip ins
 def pages():
     root = Path(__file__).parents[3]
     run = subprocess.run(
-        [sys.executable, "-m", "tests.faces.admin.unfold_site"], capture_output=True, cwd=root, timeout=120, check=False
+        [sys.executable, "-m", "tests.faces.admin.unfold_site"], capture_output=True, cwd=root, timeout=300, check=False
     )
     assert run.returncode == 0, run.stderr.decode()
     return json.loads(run.stdout)

@@ -15,7 +15,7 @@ from tests.faces.admin.admin_site import EVERYTHING, conversation, page, staff
 
 PACKAGE = Path(chatmemory_django.__file__).parent
 GERMAN = PACKAGE / "locale/de/LC_MESSAGES/django.po"
-PLACES = re.compile(r"%\(\w+\)[sd]|%%|%s")
+PLACES = re.compile(r"%\(\w+\)[sd]|%%|%s|\{\w+\}")
 
 needs_gettext = pytest.mark.skipif(
     shutil.which("msgfmt") is None, reason="This test requires gettext: apt-get install gettext"
@@ -33,6 +33,13 @@ def test_every_translation_has_the_placeholders_of_its_original(german):
         if original:
             original = original[0] if isinstance(original, tuple) else original
             assert sorted(PLACES.findall(original)) == sorted(PLACES.findall(translated)), original
+
+
+def test_every_translation_ends_as_its_original_does(german):
+    # Merged catalogs have had the end of another text: "{number} messages" was "{number} NachrichtenTokens hätte?".
+    for original, translated in german._catalog.items():
+        text = original[0] if isinstance(original, tuple) else original
+        assert {text[-1:], translated[-1:]} & set("?!…") <= {text[-1:]} & {translated[-1:]}, text
 
 
 @needs_gettext

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
-PATIENCE = 30
+PATIENCE = 120
 """Seconds after which a test gives up waiting."""
 
 

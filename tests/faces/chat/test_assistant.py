@@ -45,6 +45,7 @@ from chatmemory_django.messages import (
 from chatmemory_django.models import Conversation, Message
 from chatmemory_django.provider import get_chat_memory
 from chatmemory_django.stores.base import MessageNotFoundError
+from chatmemory_django.stores.django import DjangoChatMemoryStore
 from chatmemory_django.stores.in_process import InMemoryChatMemoryStore
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel, calling
@@ -194,6 +195,28 @@ class TestMemory:
         ] * 4
         assert [messages.count(UserMessage("Look!")) for messages in model.sent] == [1, 1, 1]
         assert memory.store.get_messages("c") == [AiMessage("Nothing is there.")]  # a call leaves with all its results
+
+    def test_pinned_messages_are_sent_with_every_request_of_an_answer_and_calls_with_their_results(self, ask):
+        def look() -> str:
+            """Look."""
+            return "found " * 30
+
+        options = {"max_messages": 6}
+        memory = MessageWindowChatMemory(id="c", store=DjangoChatMemoryStore(), **options)
+        first, result = calling(("1", "look", "{}")), ToolExecutionResultMessage("1", "look", "An old result.")
+        memory.add(UserMessage("My name is Ada."), first, result, UserMessage("Hi."), AiMessage("Hi."))
+        memory.pin(1)
+        memory.pin(3)
+        rounds = [calling((each, "look", "{}"), (f"{each}b", "look", "{}")) for each in ("2", "3")]
+        model = ScriptedModel(*rounds, "Your name is Ada.", "Yes.")
+        assistant = Assistant(model, tools=[look], memory=MessageWindowChatMemory, memory_options=options)
+
+        ask(assistant, "c", "What is my name?")
+        ask(assistant, "c", "Really?")
+
+        assert [sent[:3] for sent in model.sent] == [[UserMessage("My name is Ada."), first, result]] * 4
+        assert [sent == repair_tools(sent) for sent in model.sent] == [True] * 4
+        assert [UserMessage("What is my name?") in sent for sent in model.sent] == [True, True, True, False]
 
     def test_in_a_store_without_history_nothing_is_edited(self, ask):
         store = InMemoryChatMemoryStore()

@@ -438,6 +438,26 @@ class TestOverHttp:
 
         assert is_next(admission(request), request) is is_another
 
+    @pytest.mark.parametrize(("text", "status"), [("Dirty.", 200), ("Another.", 400)])
+    @asynchronous
+    async def test_one_that_was_rewritten_adds_nothing_above_the_quota(self, chat, settings, text, status):
+        client = chat("One.", input_guards=[lambda question: Rewrite(question.single_text.replace("Dirty", "Clean"))])
+        await client.say("Dirty.", "u1")
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "STORAGE_QUOTA": 1}
+
+        response = await client.post({"id": "c", "messages": [user(text, "u1")]})
+
+        assert response.status_code == status
+        assert await client.texts() == ["Clean.", "One."]
+
+    @asynchronous
+    async def test_what_a_guard_adds_counts_from_the_next_question_on(self, chat, settings):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "STORAGE_QUOTA": 100}
+        client = chat("One.", "Two.", input_guards=[lambda question: Rewrite(f"{question.single_text} {'x' * 100}")])
+
+        assert text_of(await client.say("Hi.", "u1")).strip() == "One."
+        assert (await client.post({"id": "c", "messages": [user("Hi again.", "u2")]})).status_code == 400
+
     @asynchronous
     async def test_a_refused_answer_is_the_error_of_the_stream(self, chat):
         client = chat("The code is 4711.", "Hello.", output_guards=[_no_code])

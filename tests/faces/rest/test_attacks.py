@@ -455,7 +455,7 @@ class TestSlowImports:
 
     def test_reveal_no_texts_of_other_users(self, client_of, begin):
         response = client_of("owner who imports").post(
-            IMPORT, json.dumps({"record": "conversation", "memory_id": SECRET}), content_type="application/jsonl"
+            IMPORT, json.dumps({"record": "conversation", "title": SECRET}), content_type="application/jsonl"
         )
 
         assert response.status_code == 400

@@ -21,6 +21,7 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.rest.conversations import ConversationViewSet
 from tests.faces.rest.conftest import HI, MEMORY, MESSAGES, ROOT, adding
+from tests.ports import free_port
 
 BASE = Path(__file__).parents[3]
 BODY = json.dumps({"title": "in chunks"}).encode()
@@ -218,12 +219,6 @@ class TestIfMatch:
         assert Conversation.objects.get().title == ""
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 SERVERS = {
     "gunicorn": ["gunicorn", "-b", "127.0.0.1:{port}", "example_project.wsgi"],
     "uvicorn": [
@@ -271,7 +266,7 @@ def server(request, site) -> Iterator[tuple[str, int, str]]:
     command = [sys.executable, "-m", module, *(each.format(port=port) for each in arguments)]
     process = subprocess.Popen(command, env=site, cwd=BASE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(300):
+        for _ in range(600):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -280,14 +275,14 @@ def server(request, site) -> Iterator[tuple[str, int, str]]:
         yield request.param, port, site["TOKEN"]
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def ask(server, verb: str, where: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
     """Send a request to the server; a body that is an iterator is sent in chunks."""
     _, port, token = server
     sent = {"Authorization": f"Token {token}", "Content-Type": "application/json"} | headers
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request(verb, where, body, sent, encode_chunked=not isinstance(body, (bytes, type(None))))
         response = connection.getresponse()
         response.body = response.read()  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation, Message, copies
 from tests.database.test_models import PRIVATE
 from tests.faces.rest.conftest import HI, MEMORY, MESSAGES, ROOT, USAGE, adding, paths, statements, text
+from tests.logs import logged_by
 from tests.quick import mostly_slow
 
 pytestmark = pytest.mark.django_db
@@ -366,8 +367,9 @@ class TestProblems:
         assert (response.status_code, response["Content-Type"]) == (500, "application/problem+json")
         assert response.json()["type"] == "urn:chatmemory:error"
         assert PRIVATE not in response.content.decode()
-        assert [record.getMessage() for record in caplog.records] == [f"Internal Server Error: {MEMORY}"]
-        assert caplog.records[0].exc_info
+        [record] = logged_by(caplog, "django.request")
+        assert record.getMessage() == f"Internal Server Error: {MEMORY}"
+        assert record.exc_info
         assert sent == [MEMORY]
 
     def test_of_unexpected_errors_leave_no_partial_write(self, begin, person, monkeypatch):

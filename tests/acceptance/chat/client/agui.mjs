@@ -72,6 +72,18 @@ const isStored = async (agent) => {
   assert.match(texts(agent).at(-1), /The tool returned: /);
 }
 {
+  const agent = agentFor();
+  const parameters = { type: 'object', properties: { of: { type: 'string' } } };
+  const tools = [{ name: 'get_color', description: 'Return the color of a thing.', parameters }];
+  agent.addMessage({ id: randomUUID(), role: 'user', content: 'Which color?' });
+  await agent.runAgent({ tools });
+  const [call] = agent.messages.at(-1).toolCalls;
+  assert.deepEqual([call.function.name, call.function.arguments], ['get_color', '{"of": "sea"}']);
+  agent.addMessage({ id: randomUUID(), role: 'tool', toolCallId: call.id, content: 'blue' });
+  await agent.runAgent({ tools });
+  assert.match(texts(agent).at(-1), /The tool returned: blue$/);
+}
+{
   await assert.rejects(() => say(agentFor('x'.repeat(300)), 'First'), /400/);
 }
 console.log("AG-UI's client read all that it was sent.");

@@ -28,11 +28,35 @@ import django
 from django.core.management import call_command
 from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
 
-from tests.faces.chat.server import DONE, USAGE, ModelServer, Reply, Request, Step, answer_to, chunk, refusal, serving
+from tests.faces.chat.server import (
+    DONE,
+    PATIENCE,
+    USAGE,
+    ModelServer,
+    Reply,
+    Request,
+    Step,
+    answer_to,
+    chunk,
+    refusal,
+    serving,
+)
+from tests.ports import free_port
+from tests.waiting import wait_until
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
+COUNT_RESUMPTIONS = """
+    const { fetch } = window;
+    window.resumptions = 0;
+    window.fetch = async (input, options) => {
+        if (!String(input?.url ?? input).endsWith('/stream')) return fetch(input, options);
+        window.resumptions++;
+        return fetch(input, options).finally(() => setTimeout(() => window.resumptions--));
+    };
+"""
+"""Counts the questions for an answer in progress whose responses useChat has not handled yet."""
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -66,7 +90,11 @@ class Model:
             function = {"name": "get_weather", "arguments": f'{{"city": "{city[1]}"}}'}
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
             return answer_to(request, {"content": "Let me see. ", "tool_calls": [call]}, "tool_calls", USAGE)
-        in_browser = {"Where are we?": ("get_time_zone", "{}"), "Where am I?": ("get_location", '{"precise": true}')}
+        in_browser = {
+            "Where are we?": ("get_time_zone", "{}"),
+            "Where am I?": ("get_location", '{"precise": true}'),
+            "Which color?": ("get_color", '{"of": "sea"}'),
+        }
         if text in in_browser:
             function = dict(zip(("name", "arguments"), in_browser[text], strict=True))
             call = {"id": f"call_{self.count}", "type": "function", "function": function}
@@ -114,9 +142,15 @@ class Chat:
             self.errors.append(message.text)
 
     def load(self) -> None:
-        """Load or reload the page."""
+        """
+        Load or reload the page, and wait until it knows whether an answer is in progress. When useChat learns that none
+        is, it is "ready": if a message was sent before that, during the answer to this message.
+        """
         self.page.goto(self.address)
         expect(self.status).not_to_be_empty()
+        # A frame after the status, React has run the effect that asks.
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        self.page.wait_for_function("!window.resumptions")
 
     @property
     def status(self) -> Locator:
@@ -255,7 +289,7 @@ def stops(chat: Chat, model: Model) -> None:
     model.server.client_has_left.clear()
     chat.press("Stop")
     expect(chat.status).to_have_text("ready")
-    assert model.server.client_has_left.wait(10)
+    assert model.server.client_has_left.wait(PATIENCE)
     chat.load()
     expect(chat.status).to_have_text("ready")
     expect(chat.answer).to_contain_text("Stopped.")
@@ -356,7 +390,9 @@ def recovers(chat: Chat, model: Model) -> None:
     chat.send("First")
     expect(chat.alert).to_contain_text("The model gave no answer.")
     assert "secret" not in chat.page.content()
+    asked = len(model.server.requests)
     chat.press("Retry")
+    assert wait_until(lambda: len(model.server.requests) > asked)  # until then, the error could still be the first one
     expect(chat.status).to_have_text("error")
     model.is_failing = False
     chat.press("Retry")
@@ -455,22 +491,15 @@ class Server:
         self.process.wait()
 
 
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def prepare() -> str:
-    """Create the tables and a user, and return the user's token."""
+def prepare(*permissions: str) -> str:
+    """Create the tables and a user with *permissions*, and return the user's token."""
     django.setup()
     call_command("migrate", verbosity=0)
-    from django.contrib.auth.models import User  # needs django.setup()
+    from django.contrib.auth.models import Permission, User  # needs django.setup()
     from rest_framework.authtoken.models import Token
 
     user = User.objects.create_user(f"stranger-{uuid4().hex}")
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return Token.objects.create(user=user).key
 
 
@@ -508,14 +537,15 @@ def main(folder: Path) -> None:
         Server(vite, folder, BASE_URL=f"http://127.0.0.1:{site.port}") as front,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000)
         context = browser.new_context(timezone_id="Europe/Oslo")
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(120_000)
+        context.add_init_script(COUNT_RESUMPTIONS)
         context.add_init_script(f"localStorage.setItem('token', '{token}')")
         play(context, front, Model(model_server), major)
         browser.close()
 
 
 if __name__ == "__main__":
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=120_000)
     main(Path(sys.argv[1]).resolve())

@@ -1,13 +1,14 @@
 // Clients of OpenAI's API in JavaScript, unchanged, against a site: each through two turns, a stream and a tool.
-// openai.mjs SITE TOKEN
+// openai.mjs SITE TOKEN SERVER_TOKEN
 
 import assert from 'node:assert/strict';
 import { createOpenAI } from '@ai-sdk/openai';
+import { Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, tool as agentTool } from '@openai/agents';
 import { generateText, isStepCount, streamText, tool } from 'ai';
 import OpenAI from 'openai';
 import { z } from 'zod';
 
-const [site, apiKey] = process.argv.slice(2);
+const [site, apiKey, serverKey] = process.argv.slice(2);
 const baseURL = `${site}/openai/v1`;
 const model = 'assistant';
 const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
@@ -77,5 +78,36 @@ for (const mode of ['chat', 'responses']) {
     let text = '';
     for await (const piece of textStream) text += piece;
     assert.match(text, /You wrote: Streamed/);
+  });
+}
+
+// A session adds the items of the model, too, as only a server of the site may. A conversation is the site's to store.
+for (const [name, of] of [
+  ['session', { client: new OpenAI({ baseURL, apiKey: serverKey }), modelSettings: { store: false } }],
+  ['conversation', { client, modelSettings: {} }],
+]) {
+  await run(`@openai/agents, ${name}`, async () => {
+    const session = new OpenAIConversationsSession({ client: of.client });
+    const where = name === 'session' ? { session } : { conversationId: await session.getSessionId() };
+    const agent = new Agent({
+      name: 'Agent',
+      model: new OpenAIResponsesModel(of.client, model),
+      modelSettings: of.modelSettings,
+      tools: [agentTool({ ...declared, parameters: z.object({}), execute: () => 'Europe/Berlin' })],
+    });
+    const runner = new Runner({ tracingDisabled: true });
+    const say = async (text) => (await runner.run(agent, text, where)).finalOutput;
+    assert.match(await say('Hello'), /You wrote: Hello/);
+    assert.match(await say('Where are we?'), /Europe\/Berlin/);
+    const streamed = await runner.run(agent, 'Streamed', { ...where, stream: true });
+    let text = '';
+    for await (const piece of streamed.toTextStream({ compatibleWithNodeStreams: true })) text += piece;
+    await streamed.completed;
+    assert.match(text, /You wrote: Streamed/);
+    const items = await session.getItems();
+    assert.deepEqual(
+      items.slice(-9).map(({ type, role }) => role ?? type),
+      ['user', 'assistant', 'user', 'assistant', 'function_call', 'function_call_result', 'assistant', 'user', 'assistant'],
+    );
   });
 }

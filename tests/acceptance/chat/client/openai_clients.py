@@ -108,4 +108,4 @@ def main(site: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3])

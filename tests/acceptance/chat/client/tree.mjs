@@ -27,7 +27,7 @@ const texts = (messages) =>
 const stored = async (id) => (await fetch(`${api}/${id}/messages`, { headers })).json();
 const until = async (condition, what) => {
   for (let tries = 0; !condition(); tries++) {
-    assert.ok(tries < 1500, `waited in vain until ${what}`);
+    assert.ok(tries < 6000, `waited in vain until ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 };
@@ -115,7 +115,7 @@ const page = async (name, chatId = id(name), config = undefined) => {
   held.say = async (text) => {
     const count = held.chat.messages.length;
     held.thread.append({ role: 'user', content: [{ type: 'text', text }] });
-    await until(() => held.chat.messages.length > count, 'the message is shown');
+    await until(() => held.chat.messages.length > count + 1 || held.chat.error, 'the answer begins');
     await held.idle();
     assert.equal(held.chat.error, undefined);
   };
@@ -124,7 +124,8 @@ const page = async (name, chatId = id(name), config = undefined) => {
     composer.beginEdit();
     composer.setText(text);
     composer.send();
-    await until(() => texts(held.chat.messages)[place] === text, 'the edit is shown');
+    const isAnswered = (shown) => shown[place] === text && shown.length === place + 2;
+    await until(() => isAnswered(texts(held.chat.messages)) || held.chat.error, 'the answer to the edit begins');
     await held.idle();
     assert.equal(held.chat.error, undefined);
   };

@@ -38,7 +38,6 @@ from django.db import connection, connections
 from django.test.utils import setup_test_environment
 
 from chatmemory_django.chat.approvals import continuing
-from chatmemory_django.messages import MessageType
 from tests.database.chat.answers import world
 from tests.database.chat.answers.oracle import Chat, Tables, judge
 from tests.database.chat.answers.world import CHAT, ERRORS, LEASED_FOR, REJECTIONS, WAYS, Act, Kill, Outcome, Question
@@ -88,6 +87,8 @@ class Site:
             acts.append(self._again(acts[0]) if is_same else self._act(chat, before))
         elif self.kills and not plain and before.for_staff(pending=True) and self.random.random() < 0.3:
             acts.append(self._act(chat, before, "staff"))
+        for act in acts if len(acts) > 1 else ():
+            act.delay = self.random.choice([0.0, 0.005, 0.02])
         self._note_overtaking(chat, acts)
         chat.acts += acts
         done = list(zip(acts, self.perform(acts), strict=True))
@@ -140,7 +141,6 @@ class Site:
         random = self.random
         act = Act(next(self._numbers), kind or "", chat.memory_id, chat.options, Question("", ""))
         self._choose(act, chat, now)
-        act.generations = self._generations(chat)
         ways = {"staff": STAFF_WAYS, "trespass": (*WAYS, "rest")}.get(act.kind, WAYS)
         act.way, act.persist = random.choice(ways), random.choice(["early", "late"])
         act.calls_later = random.random() < 0.3
@@ -153,6 +153,9 @@ class Site:
         if random.random() < 0.35:
             act.errors = {random.choice([0, 0, 1, 2]): random.choice(ERRORS)}
             act.words_before_error = random.choice([0, 2])
+            if act.by_staff and not now.is_newest(act.question):  # once the answer about the decision has failed
+                act.question.generation += 1
+        act.generations = self._generations(chat)
         if act.way in {"stream", "astream", "post"} and act.kind != "staff" and random.random() < 0.25:
             act.cut, act.stops = random.randint(1, 12), act.way == "post" and random.random() < 0.5
         if self.kills and random.random() < 0.3:
@@ -222,8 +225,7 @@ class Site:
     def _note_generation(self, act: Act, now: Tables) -> None:
         """A new answer to what has one, and a question that is asked once more at the end, may do everything again."""
         row, has_ended = now.asked(act.question), now.ended(act.question) is not None
-        asked = [each.sequence for each in now.rows.values() if each.type == MessageType.USER and each.on_path]
-        is_newest = row is None or row.sequence == asked[-1]
+        is_newest = now.is_newest(act.question)
         pending = now.for_staff(pending=True).values()
         waits = row is not None and any(now.question_of(each.sequence) == row.sequence for each in pending)
         if (act.kind == "regenerate" and has_ended) or not (has_ended or is_newest or waits):

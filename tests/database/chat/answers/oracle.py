@@ -180,6 +180,12 @@ class Tables:
         found = [row for row in self.rows.values() if row.type == MessageType.USER and _is_of(row.text, question)]
         return max(found, key=lambda row: (row.on_path, row.sequence), default=None)
 
+    def is_newest(self, question: Question) -> bool:
+        """Return whether no other question follows; one that is sent again behind others is asked once more."""
+        row = self.asked(question)
+        asked = [each.sequence for each in self.rows.values() if each.type == MessageType.USER and each.on_path]
+        return row is None or row.sequence in asked[-1:]
+
     def answer_to(self, row: Message) -> list[Message]:
         """Return the rows of the answer on the path."""
         return [
@@ -589,7 +595,9 @@ def _outcome(act: Act, outcome: Outcome, asked: Sequence[dict[str, Any]], *, is_
     """Nothing fails that nothing has made fail."""
     raised = [request["raised"] for request in asked if request["raised"]]
     rounds = max(len(act.question.rounds), sum(bool(request["calls"]) for request in asked))
-    is_any = act.kind in {"retry", "resume"} or outcome.text.startswith(f"[{OUT_OF_TURN}]")
+    # One that waits for another regeneration goes on with what that one has left, if it was stopped.
+    goes_on = {"retry", "resume"} if is_alone else {"retry", "resume", "regenerate"}
+    is_any = act.kind in goes_on or outcome.text.startswith(f"[{OUT_OF_TURN}]")
     match outcome.kind:
         case "hangs":
             yield "each act ends: this one hangs"

@@ -150,8 +150,8 @@ class TestWhatHappenedIsRemembered:
             model.pause = PATIENCE
             return till.pay(amount)
 
-        model = ScriptedModel(PAY, lambda _: time.sleep(1.1) or "Too late.", "7")
-        bot = Assistant(model, tools=tools(pay), timeout=1)
+        model = ScriptedModel(PAY, lambda _: time.sleep(4.1) or "Too late.", "7")
+        bot = Assistant(model, tools=tools(pay), timeout=4)  # the call is stored before
 
         with ask.fails(ModelTimeoutError):
             ask(bot, "Pay.", name="q1")
@@ -653,6 +653,37 @@ class TestOneAnswerAtATime:
 
         assert bot.chat(ask.memory_id, "Pay.", owner=ask.owner) == "7"
         assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+
+    @late
+    @pytest.mark.parametrize("has_tools", [False, True])
+    def test_one_that_begins_while_another_has_stored_nothing_is_refused_without_the_model(self, ask, till, has_tools):
+        second, refused = ScriptedModel("8"), []
+
+        class Beside(ScriptedModel):
+            def do_chat(self, request):
+                with ask.fails(BusyError):
+                    other = Assistant(second, tools=tools(till.pay) if has_tools else [])
+                    other.chat(ask.memory_id, "Second?", owner=ask.owner)
+                refused.append(len(self.requests))
+                return super().do_chat(request)
+
+        ask(Assistant(ScriptedModel("6")), "Pay.", name="q1")
+        bot = Assistant(Beside(PAY, "7"), tools=tools(till.pay))
+
+        assert bot.chat(ask.memory_id, None, after=1, owner=ask.owner) == "7"
+
+        assert (len(refused), second.requests) == (2, [])
+        assert history() == [QUESTION, PAY, PAID, AiMessage("7")]
+
+    @late
+    def test_one_that_begins_while_a_dead_one_has_the_conversation_takes_it(self, ask, till):
+        ask(Assistant(ScriptedModel("6")), "First?", name="q1")
+        dead = leases.take("default", ask.memory_id, ask.owner.pk, uuid4())
+        Run.objects.update(lease=F("lease") - timedelta(seconds=DEAD_AFTER + 1))
+
+        assert ask(Assistant(ScriptedModel("8"), tools=tools(till.pay)), "Second?") == "8"
+
+        assert (Conversation.objects.get().fence, Run.objects.get(pk=dead.run).state) == (dead.fence + 1, "interrupted")
 
     @pytest.mark.parametrize("ask", ["achat-late", "astream-early"], indirect=True)
     def test_one_that_is_cancelled_while_it_begins_gives_the_conversation_up(self, ask, till, monkeypatch):

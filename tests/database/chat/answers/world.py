@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator, Sequ
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import random
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -151,6 +152,8 @@ class Act:
     """Whether staff decide by REST, and the owner asks again then."""
     generations: dict[str, int] = field(default_factory=dict)
     """Those of the questions, by name, except for 0."""
+    delay: float = 0.0
+    """Up to how many seconds each moment is late: then another act gets between any two of them."""
     calls_later: bool = False
     """Whether the model calls a tool if it is asked about a decision."""
 
@@ -215,6 +218,7 @@ class World:
     def moment(self, where: str) -> Iterator[None]:
         """Do the block, unless this process is to die before it; die after it if that is due."""
         self.counts[where] += 1
+        time.sleep(random() * self.act.delay if self.act else 0)
         kill = self.act and self.act.kill
         is_due = kill is not None and kill[:2] == (where, self.counts[where])
         if is_due and kill.is_before:

@@ -231,15 +231,15 @@ class TestReserving:
         counts = []
         for given in (None, [], per_day(100_000), per_day(100_000, "label:tenant"), [per_day(9_999)] * 3):
             settings.CHATMEMORY["BUDGET"] = given
-            for options in ({}, {"persist": "early"}):
+            for options in ({"persist": "early"}, {}):
                 assistant.chat("a", "Tea?", owner=ann, **options)  # then nothing is loaded for the first time
                 with CaptureQueriesContext(connection) as captured:
                     assistant.chat("a", "Tea?", owner=ann, **options)
                 counts.append(len(captured))
 
-        without, with_run = counts[:2]
-        assert counts[2:4] == [without, with_run]
-        assert counts[4:] == [without + 1, with_run + 2] * 3
+        with_run, without = counts[:2]
+        assert counts[2:4] == [with_run, without]
+        assert counts[4:] == [with_run + 2, without + 1] * 3
 
 
 class TestStrict:

@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
+from django.utils import timezone
 
 from chatmemory_django import signals
 from chatmemory_django.chat.assistant import Assistant
@@ -23,6 +24,7 @@ from chatmemory_django.messages import AiMessage, MessageType, UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.operations import OtherPersonError, export_lines, give_back, hand_over, import_lines
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.chat.approvals.test_approvals import NoReplica
 from tests.faces.chat.scripted import ScriptedModel, calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,6 +111,15 @@ class TestWhoAnswers:
         assert (back.state, back.person) == (State.ASSISTANT, "")
         assert Conversation.objects.get().version == conversation.version + 3
 
+    def test_one_that_was_read_from_a_replica_is_written_where_writes_go(self, begin, klaus, settings):
+        talk = Conversation.objects.select_related("owner").get(pk=begin().pk)
+        talk._state.db = "replica"
+        settings.DATABASE_ROUTERS = [NoReplica()]
+
+        assert hand_over(talk, klaus).state == State.PERSON
+        assert answer_as(talk, klaus, "I am here.") == 3
+        assert give_back(talk).state == State.ASSISTANT
+
     def test_the_same_once_more_writes_nothing(self, begin, klaus):
         conversation = begin()
         hand_over(conversation, klaus)
@@ -161,7 +172,17 @@ class TestWhoAnswers:
 
         [imported] = Conversation.objects.exclude(pk=conversation.pk)
         assert (imported.state, imported.person) == (State.WAITING, "")
-        assert imported.state_since is not None
+        assert imported.state_since == Conversation.objects.get(pk=conversation.pk).state_since
+
+    def test_lines_that_are_not_trusted_come_last_in_the_queue(self, begin):
+        conversation = hand_over(begin())
+        Conversation.objects.filter(pk=conversation.pk).update(state_since=conversation.created_at)
+        lines = list(export_lines(Conversation.objects.all()))
+        before = timezone.now()
+
+        import_lines(lines, rename=True, trusted=False)
+
+        assert Conversation.objects.latest("pk").state_since >= before
 
 
 class TestQuestions:

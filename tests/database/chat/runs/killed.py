@@ -13,8 +13,6 @@ import json
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -28,7 +26,6 @@ from django.conf import settings  # noqa: E402  # after the setup
 from django.contrib.auth import get_user_model  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connection, connections  # noqa: E402
-from django.db.backends.signals import connection_created  # noqa: E402
 
 from chatmemory_django.chat.answers.ui_stream import decoded  # noqa: E402
 from chatmemory_django.chat.assistant import Assistant  # noqa: E402
@@ -44,6 +41,7 @@ from chatmemory_django.chat.ui_messages import to_ui_messages  # noqa: E402
 from chatmemory_django.chat.work import ChatWork, Order  # noqa: E402
 from chatmemory_django.messages import AiMessage, ToolExecutionResultMessage, UserMessage  # noqa: E402
 from chatmemory_django.models import Conversation  # noqa: E402
+from tests.database.chat.killing import in_child, kill_before  # noqa: E402
 from tests.faces.chat.scripted import ScriptedModel, calling  # noqa: E402
 
 answers_module.INTERVAL = following.INTERVAL = writing.INTERVAL = 0.01
@@ -68,22 +66,6 @@ def assistant(key: str) -> Assistant:
     return Assistant(ScriptedModel(next_message), tools=[pay])
 
 
-def kill_before(number: int) -> None:
-    """Kill this process before its statement with that *number*, the renewals of leases aside."""
-    left, lock = number, threading.Lock()
-
-    def wrapper(execute, sql, params, many, context):
-        nonlocal left
-        if threading.current_thread().name != "chatmemory-leases":
-            with lock:
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        return execute(sql, params, many, context)
-
-    connection_created.connect(lambda connection, **_: connection.execute_wrappers.append(wrapper), weak=False)
-
-
 async def heard(maker: Maker, pieces) -> list[dict]:
     return decoded("".join([piece async for piece in pieces]))
 
@@ -103,19 +85,6 @@ async def go_on(key: str, owner) -> dict:
     if not stream or stream[-1]["type"] != "finish":
         stream = await ask(key, owner)
     return {"stream": stream}
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run *work* in a process of its own, and return how that has ended."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def look(number: int, owner, was_killed: bool) -> None:

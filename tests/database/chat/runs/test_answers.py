@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -38,6 +38,7 @@ from tests.faces.chat.http.test_http import (
     user,
 )
 from tests.faces.chat.scripted import Saying, ScriptedModel
+from tests.logs import logged_by
 from tests.waiting import wait_until
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
@@ -353,8 +354,8 @@ class TestListenersElsewhere:
 
 class TestOverload:
     @pytest.fixture
-    def busy(self, monkeypatch) -> Iterator[threading.Event]:
-        """Keep all threads that use the database busy until the test ends this."""
+    def go_on(self, monkeypatch) -> Iterator[Callable[[], None]]:
+        """Keep all threads that use the database busy until the test calls this."""
         monkeypatch.setattr(overload, "BEGIN_SECONDS", 0.1)
         monkeypatch.setattr(overload._overload, "is_there", False)
         may_go_on, are_busy = threading.Event(), threading.Barrier(threads.background().threads + 1)
@@ -365,12 +366,17 @@ class TestOverload:
 
         waiting = [threads.background().submit(wait) for _ in range(threads.background().threads)]
         are_busy.wait(PATIENCE)
-        yield may_go_on
-        may_go_on.set()
+
+        def go_on() -> None:
+            monkeypatch.setattr(overload, "BEGIN_SECONDS", PATIENCE)
+            may_go_on.set()
+
+        yield go_on
+        go_on()
         for each in waiting:
             each.result(PATIENCE)
 
-    def test_a_question_is_refused_instead_of_waiting_without_end(self, chat, busy, caplog):
+    def test_a_question_is_refused_instead_of_waiting_without_end(self, chat, go_on, caplog):
         @asynchronous
         async def test() -> None:
             client = chat("Yes.")
@@ -378,17 +384,17 @@ class TestOverload:
                 response = await client.post({"id": "c", "message": user("Hi.")})
                 assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
                 assert response.content == b"There are too many requests now; try again."
-            busy.set()
+            go_on()
             assert text_of(await client.say("Hi.")) == "Yes. "
             assert await client.texts() == ["Hi.", "Yes."]
 
         test()
 
-        logged = [record for record in caplog.records if record.name == overload.logger.name]
+        logged = logged_by(caplog, overload.logger.name)
         assert [record.levelno for record in logged] == [logging.WARNING] * 2
         assert Run.objects.count() == 1
 
-    def test_other_requests_are_refused_just_as_well(self, chat, busy):
+    def test_other_requests_are_refused_just_as_well(self, chat, go_on):
         @asynchronous
         async def test() -> None:
             client = chat("Yes.")
@@ -401,7 +407,7 @@ class TestOverload:
 
         test()
 
-    def test_an_answer_that_no_thread_takes_up_never_begins(self, ann, busy):
+    def test_an_answer_that_no_thread_takes_up_never_begins(self, ann, go_on):
         begun = []
 
         class Noted(Saying):
@@ -412,7 +418,7 @@ class TestOverload:
         async def test() -> None:
             with pytest.raises(overload.NoThreadError):
                 await answers().begin(Maker("c", str(ann.pk), uuid4().hex), Noted("Bye."), wait=0)
-            busy.set()
+            go_on()
             assert answers()._made == {}
 
         test()
@@ -421,12 +427,12 @@ class TestOverload:
         assert begun == []
         assert not Run.objects.exists()
 
-    def test_answers_in_progress_go_on(self, ann, busy):
+    def test_answers_in_progress_go_on(self, ann, go_on):
         """They hold their leases, and their own listeners read on."""
 
         @asynchronous
         async def test() -> None:
-            busy.set()
+            go_on()
             gate = asyncio.Event()
 
             async def make(answer: Answer) -> None:

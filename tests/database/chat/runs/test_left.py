@@ -14,7 +14,7 @@ from django.core.asgi import get_asgi_application
 
 from chatmemory_django.chat.models import Run
 from chatmemory_django.chat.runs import answers as answers_module
-from chatmemory_django.chat.runs import following, renewals, writing
+from chatmemory_django.chat.runs import following, leases, renewals, writing
 from chatmemory_django.chat.runs.answer import Answer
 from chatmemory_django.chat.runs.answers import Answers
 from chatmemory_django.chat.runs.leases import BusyError
@@ -43,7 +43,7 @@ PATIENCE = 30
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    is_slow = request.node.get_closest_marker("slow") is not None  # a listener must be noted several times in this time
+    is_slow = request.node.get_closest_marker("slow") is not None
     for module, name, seconds in (
         (renewals, "RENEW", 0.02),
         (answers_module, "INTERVAL", 0.02),
@@ -53,6 +53,19 @@ def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
         (answers_module, "LEFT_AFTER", 1.0 if is_slow else 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pause of the machine count as silence."""
+    monkeypatch.setattr(answers_module, "LEFT_AFTER", PATIENCE)
+
+
+async def until_heard() -> None:
+    """Wait until it is noted that somebody listens, which was so long ago that the answer would be left."""
+    await Run.objects.aupdate(listened_at=leases.before(2 * PATIENCE))
+    while not await Run.objects.filter(listened_at__gt=leases.before(PATIENCE)).aexists():
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -238,7 +251,7 @@ class TestOthers:
             assert (await client.post({"id": "c", "message": user("And now?")})).status_code == 409
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 class TestListeners:
     """While somebody listens, the next question is refused, wherever that is."""
 
@@ -248,20 +261,21 @@ class TestListeners:
 
         async with left(client):
             listening = asyncio.create_task(_chunks_of(await client.get("/c/stream")))
-            await asyncio.sleep(1.5 * answers_module.LEFT_AFTER)
+            await until_heard()
             assert (await client.post({"id": "c", "message": user("And now?")})).status_code == 409
             await client.post({}, "/c/stop")
             await listening
 
     @asynchronous
-    async def test_one_of_another_process(self, chat, ann):
+    async def test_one_of_another_process(self, chat, ann, monkeypatch):
         client, elsewhere = chat(held()), Answers()
 
         async with left(client):
             listening = asyncio.create_task(_joined(elsewhere.listen(await elsewhere.find(f"{ann.pk}:c", str(ann.pk)))))
-            await asyncio.sleep(1.5 * answers_module.LEFT_AFTER)
+            await until_heard()
             assert (await client.post({"id": "c", "message": user("And now?")})).status_code == 409
             listening.cancel()
+            monkeypatch.setattr(answers_module, "LEFT_AFTER", 0.1)
             assert text_of(await client.say("And now?")) == "Yes. "
 
     @asynchronous
@@ -271,7 +285,7 @@ class TestListeners:
         while not client.model.requests:
             await asyncio.sleep(0.01)
 
-        await asyncio.sleep(1.5 * answers_module.LEFT_AFTER)
+        await until_heard()
 
         assert (await client.post({"id": "c", "message": user("And now?")})).status_code == 409
         await client.post({}, "/c/stop")
@@ -292,7 +306,7 @@ class TestListeners:
         asked = asyncio.create_task(client.assistant.achat(memory_id, "Go.", owner=ann))
         await is_called.wait()
 
-        await asyncio.sleep(1.5 * answers_module.LEFT_AFTER)
+        await until_heard()
 
         assert (await client.post({"id": memory_id, "message": user("And now?")})).status_code == 409
         may_end.set()
@@ -303,9 +317,8 @@ class TestListeners:
         client = chat(held())
 
         async with left(client):
-            await asyncio.sleep(1.5 * answers_module.LEFT_AFTER)
             listening = asyncio.create_task(_chunks_of(await client.get("/c/stream")))
-            await asyncio.sleep(0.2)
+            await until_heard()
             assert (await client.post({"id": "c", "message": user("And now?")})).status_code == 409
             await client.post({}, "/c/stop")
             assert text_of(await listening) == "one "

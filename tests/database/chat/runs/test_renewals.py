@@ -24,6 +24,7 @@ from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation
 from chatmemory_django.stores.django import DjangoChatMemoryStore
 from tests.database.interleaving import Connected
+from tests.logs import logged_by
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -229,7 +230,7 @@ def test_failures_are_logged_once_and_when_they_are_over(monkeypatch, caplog):
 
     assert wait_until(lambda: "are renewed again" in caplog.text)
     assert is_renewed(taken)
-    found = [record for record in caplog.records if record.name == renewals.logger.name]
+    found = logged_by(caplog, renewals.logger.name)
     assert {record.levelno for record in found} == {logging.WARNING}
     assert caplog.text.count("could not be renewed") == 1
     assert "ProgrammingError" in caplog.text or "OperationalError" in caplog.text

@@ -78,6 +78,10 @@ WAYS: dict[str, Callable[[Conversation], object]] = {
 }
 
 
+LEFT_SECONDS = 10
+"""For how long what is about to be deleted is still there: less than what was just written."""
+
+
 class Case:
     """Streams, and a way to make time pass for them."""
 
@@ -94,13 +98,17 @@ class Case:
         if isinstance(self.streams, DatabaseStreams):
             AnswerChunk.objects.update(written_at=F("written_at") - timedelta(seconds=KEEP + 1))
         else:
-            redis_streams._client(REDIS).pexpire(redis_streams._pieces(made.memory_id, made.answer_id), 200)
+            redis_streams._client(REDIS).expire(redis_streams._pieces(made.memory_id, made.answer_id), LEFT_SECONDS)
 
     def delete_old(self) -> None:
+        """Delete what is about to be deleted, as Redis does by itself."""
         if isinstance(self.streams, DatabaseStreams):
             delete_old("default")
         else:
-            time.sleep(0.3)
+            client = redis_streams._client(REDIS)
+            for key in client.scan_iter(redis_streams._pieces(self.memory_id, "*")):
+                if client.ttl(key) <= LEFT_SECONDS:
+                    client.delete(key)
 
     def places(self, text: str) -> list[str]:
         """Return where *text* is stored."""

@@ -120,7 +120,7 @@ def ask(client, owner, how: str, meanwhile: Callable[[], object]) -> str:
     meanwhile()
     work_off()
     try:
-        return StartedRun(one.id).result(timeout=10)
+        return StartedRun(one.id).result(timeout=60)
     except AnswerFailedError as exc:
         return str(exc)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.database.test_concurrency import IS_SQLITE, database_url
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 httpx = pytest.importorskip("httpx")
@@ -55,7 +56,7 @@ class Site:
     def manage(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "django", *arguments]
         return subprocess.run(
-            command, env=self._environment, check=True, capture_output=True, text=True, timeout=60
+            command, env=self._environment, check=True, capture_output=True, text=True, timeout=300
         ).stdout
 
     def start(self, *command: str) -> subprocess.Popen:
@@ -69,8 +70,7 @@ class Site:
         return self.start("django", "run_chatmemory")
 
     def web(self) -> str:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        port = free_port()
         self.start("uvicorn", "example_project.asgi:application", "--port", str(port), "--lifespan", "off")
 
         def listens() -> bool:

@@ -125,6 +125,19 @@ def test_what_leaves_a_memory_without_a_history_stays_in_the_history(talk, hold)
     assert [each.text for each in Conversation.objects.get().memory()] == ["other"]
 
 
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_hold_refuses_no_pin_and_keeps_what_is_deleted_when_a_pin_ends_without_a_history(talk, hold):
+    HOLDS[hold]()
+
+    assert memory(keep_history=False).pin(1) == [1]
+    memory(keep_history=False).add(UserMessage("new"), UserMessage("newer"))
+    assert [each.single_text for each in memory().messages()] == [TEXTS[0], "newer"]
+    assert memory(keep_history=False).unpin(1) == [1]
+    assert stored() == [*TEXTS, "new", "newer"]
+    with pytest.raises(ProtectedError):
+        memory().remove(1)
+
+
 def test_without_a_hold_it_is_deleted_as_before(talk):
     memory(keep_history=False).add(UserMessage("new"), UserMessage("newer"), UserMessage("newest"))
 

@@ -8,6 +8,15 @@ from django.core.management import CommandError, call_command
 
 from chatmemory_django.messages import ChatMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations import ImportedConversation, ImportResult, import_conversations
+
+
+def imported(conversation: ImportedConversation) -> ImportResult:
+    """Import *conversation*, and return what became of it."""
+    results: list[ImportResult] = []
+    count = import_conversations([conversation], each=lambda each, result: results.append(result))
+    assert count == (results != [ImportResult.PRESENT])
+    return results[0]
 
 
 def moved(framework: str, source: object, *options: str, stderr: io.StringIO | None = None) -> str:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from chatmemory_django.contrib.importing import documents
 from chatmemory_django.contrib.importing.documents import open_conversations
 from chatmemory_django.contrib.importing.frameworks import MESSAGES, open_source
-from chatmemory_django.contrib.importing.moved import Moved
 from chatmemory_django.messages import UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import ImportedConversation
 from tests.database.contrib.importing.sources import messages_of, moved, refused
 from tests.quick import mostly_slow
 
@@ -229,7 +229,7 @@ def test_any_json_is_read_or_refused(framework, value, tmp_path_factory):
     with open_conversations(str(path), MESSAGES[framework]) as source:
         found = [step.conversation for step in source.steps]
 
-    assert all(isinstance(each, (Moved, ValueError)) for each in found)
+    assert all(isinstance(each, (ImportedConversation, ValueError)) for each in found)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_folder_has_a_file_for_each(tmp_path: Path):
         (b'[{"type": "USER", "text": "secret"}]', "'x': $[0].contents is missing."),
         (b'{"a": "secret"}', "'a': Its messages must be a list, not str."),
         (b'{"": [{"type": "AI", "text": "secret"}]}', "'': A memory id must have 1 to 255 characters"),
-        (b'[{"type": "AI", "text": "a\\u0000b"}]', "'x': AiMessage.text holds a NUL character"),
+        (b'[{"type": "AI", "text": "a\\u0000b"}]', "'x': messages[0]: AiMessage.text holds a NUL character"),
     ],
 )
 def test_errors_name_the_problem_and_never_repeat_the_text(tmp_path: Path, content: bytes, reason: str):

@@ -19,13 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory_django.contrib.importing import chatgpt, documents
-from chatmemory_django.contrib.importing.storing import StoreResult, store
 from chatmemory_django.db.threads import close_thread_sensitive
 from chatmemory_django.management import base
 from chatmemory_django.messages import AiMessage, SystemMessage, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
+from chatmemory_django.operations import ImportResult
 from chatmemory_django.provider import get_chat_memory
-from tests.database.contrib.importing.sources import TREE, branching, messages_of, moved, refused, single_message
+from tests.database.contrib.importing.sources import (
+    TREE,
+    branching,
+    imported,
+    messages_of,
+    moved,
+    refused,
+    single_message,
+)
 from tests.database.test_operations import everything_is_whole
 from tests.faces.test_commands import Terminal
 from tests.strategies import IN_DATABASE
@@ -301,9 +309,9 @@ class TestConversationsOfChatGpt:
         ],
     )
     def test_have_only_the_visible_messages(self, role: str, content: dict, message):
-        _, conversation = chatgpt.read_conversation(single_message(role, content, name="container.exec"))
+        conversation = chatgpt.read_conversation(single_message(role, content, name="container.exec"))
 
-        assert [each.new.message for each in conversation.messages] == ([] if message is None else [message])
+        assert [each.message.message for each in conversation.messages] == ([] if message is None else [message])
 
     def test_that_are_nested_deeply_are_refused(self, export):
         deep: list = []
@@ -487,9 +495,11 @@ class TestMany:
         assert refusals == ["'b': Its message 1 differs from the stored one."]
         assert everything_is_whole() == {"a": 4, "b": 1, "c": 4}
 
-    @pytest.mark.parametrize("options", [["--skip-existing"], ["--untrusted"]])
+    @pytest.mark.parametrize("options", [["--skip-existing"], ["--untrusted"], ["--owners", "owners.json"]])
     def test_take_no_options_of_json_lines(self, tmp_path: Path, options: list[str]):
-        with pytest.raises(CommandError, match="--skip-existing and --untrusted cannot be used with --from") as found:
+        with pytest.raises(
+            CommandError, match="--skip-existing, --untrusted and --owners cannot be used with --from"
+        ) as found:
             moved("openai", tmp_path, *options)
         assert found.value.returncode == 2
 
@@ -536,12 +546,12 @@ def test_any_tree_has_the_path_in_use(tree):
         expected = ([text] if text else []) + expected
         key = node["parent"]
     Conversation.objects.all().delete()
-    memory_id, conversation = chatgpt.read_conversation(tree)
+    conversation = chatgpt.read_conversation(tree)
 
-    first, second = store(memory_id, conversation), store(memory_id, conversation)
+    first, second = imported(conversation), imported(conversation)
 
     spoken = [row.text for row in Message.objects.history()] if expected else []
     assert spoken == expected
-    assert first is (StoreResult.STORED if conversation.messages else StoreResult.PRESENT)
-    assert second is StoreResult.PRESENT
+    assert first is (ImportResult.STORED if conversation.messages else ImportResult.PRESENT)
+    assert second is ImportResult.PRESENT
     everything_is_whole()

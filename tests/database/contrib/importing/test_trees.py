@@ -6,26 +6,26 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from chatmemory_django.contrib.importing.moved import Moved, MovedMessage
-from chatmemory_django.contrib.importing.storing import StoreResult, store
 from chatmemory_django.messages import AiMessage, NewMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
+from chatmemory_django.operations import ImportedConversation, ImportedMessage, ImportResult
 from chatmemory_django.provider import get_chat_memory
+from tests.database.contrib.importing.sources import imported
 
 pytestmark = pytest.mark.django_db
 
 
-def tree(parents: list[int], end: int | None = None) -> Moved:
+def tree(parents: list[int], end: int | None = None, memory_id: str = "c") -> ImportedConversation:
     """Return a conversation in which each message follows the one at the position in *parents*, -1 for none."""
     kinds = (UserMessage, AiMessage)
     messages = [
-        MovedMessage(
+        ImportedMessage(
             NewMessage(kinds[position % 2](f"message {position}"), client_message_id=f"m{position}"),
             follows=None if parent == position - 1 else parent,
         )
         for position, parent in enumerate(parents)
     ]
-    return Moved(messages, goes_on_from=end)
+    return ImportedConversation(memory_id, messages, goes_on_from=end)
 
 
 def path_to(parents: list[int], end: int) -> list[str]:
@@ -77,8 +77,8 @@ def test_a_tree_is_stored_as_it_is(seed):
     parents = [-1] + [choose.choice([position - 1] * 3 + list(range(-1, position))) for position in range(1, count)]
     end = choose.choice([None, choose.randrange(count)])
 
-    assert store("c", tree(parents, end)) is StoreResult.STORED
-    assert store("c", tree(parents, end)) is StoreResult.PRESENT
+    assert imported(tree(parents, end)) is ImportResult.STORED
+    assert imported(tree(parents, end)) is ImportResult.PRESENT
 
     assert_is(parents, count - 1 if end is None else end)
 
@@ -91,19 +91,19 @@ def test_what_was_stored_in_part_goes_on_from_there(seed):
     parents = [-1] + [choose.choice([position - 1] * 2 + list(range(-1, position))) for position in range(1, count)]
     first = choose.randrange(1, count)
     end = choose.randrange(count)
-    store("c", tree(parents[:first], choose.randrange(first)))
+    imported(tree(parents[:first], choose.randrange(first)))
 
-    assert store("c", tree(parents, end)) is StoreResult.CONTINUED
+    assert imported(tree(parents, end)) is ImportResult.CONTINUED
 
     assert_is(parents, end)
 
 
 def test_a_version_that_was_removed_is_not_stored_again():
     parents = [-1, 0, 0, 2, 3]
-    store("c", tree(parents[:4], 1))
+    imported(tree(parents[:4], 1))
     get_chat_memory("c").remove(4)
 
-    assert store("c", tree(parents, 1)) is StoreResult.CONTINUED
+    assert imported(tree(parents, 1)) is ImportResult.CONTINUED
 
     conversation = Conversation.objects.get()
     rows = conversation.history(all_branches=True).order_by("sequence")
@@ -128,7 +128,7 @@ def test_no_branch_moves_the_path_and_versions_of_a_message_are_one_write(shape)
     made = []
     for count in (40, 80, 160):
         with CaptureQueriesContext(connection) as found:
-            store(f"c{count}", tree(TREES[shape](count)))
+            imported(tree(TREES[shape](count), memory_id=f"c{count}"))
         made.append([each["sql"].replace('"', "").replace("`", "") for each in found])
 
     numbers = [len(each) for each in made]

@@ -310,6 +310,18 @@ class TestExported:
         assert not is_on(ann)
         assert "others" not in lines.read_text()
 
+    def test_their_order_and_their_moments_are_kept(self, ann, lines):
+        def shown():
+            return list(Note.objects.owned_by(ann).values_list("text", "created_at", "updated_at"))
+
+        before = shown()
+        erase()
+
+        call_command("import_chatmemory", str(lines), "--user", "ann", stdout=StringIO(), verbosity=0)
+
+        assert shown() == before
+        assert [text for text, *_ in before] == [TEXT, "another"]
+
     def test_another_export_has_none(self, tmp_path):
         out = StringIO()
 
@@ -333,8 +345,20 @@ class TestExported:
         ("line", "what"),
         [
             ({"record": "of_owner", "name": "chatmemory_notes.note", "content": {"text": " "}}, "must not be blank"),
-            ({"record": "of_owner", "name": "chatmemory_notes.note", "content": {}}, "must be a str, not NoneType"),
-            ({"record": "of_owner", "name": "chatmemory_notes.notebook", "content": {"is_on": 1}}, "true or false"),
+            ({"record": "of_owner", "name": "chatmemory_notes.note", "content": {}}, "missing required field `text`"),
+            (
+                {"record": "of_owner", "name": "chatmemory_notes.note", "content": {"text": "a", "updated_at": "2026"}},
+                "Invalid RFC3339 encoded datetime",
+            ),
+            (
+                {
+                    "record": "of_owner",
+                    "name": "chatmemory_notes.note",
+                    "content": {"text": "a", "created_at": "0001-01-01T00:00:00+00:00"},
+                },
+                "must be between the years",
+            ),
+            ({"record": "of_owner", "name": "chatmemory_notes.notebook", "content": {"is_on": 1}}, "Expected `bool`"),
             ({"record": "of_owner", "name": "auth.user", "content": {"is_superuser": True}}, "does not have"),
         ],
     )

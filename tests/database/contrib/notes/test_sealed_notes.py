@@ -189,6 +189,22 @@ class TestCommands:
         assert stored(eve).startswith("enc2:k2:")
         assert stored(ann, 2).startswith("enc2:k2:")
 
+    @pytest.mark.parametrize("form", ["jsonl", "text", "html"])
+    def test_an_unreadable_one_is_left_out_of_an_export_and_the_others_go_on(self, notes, ann, eve, form, tmp_path):
+        paste(ann, stored(eve))
+        file = tmp_path / "ann"
+        command = ("export_chatmemory", "--user", "ann", "--format", form, "--output", str(file))
+
+        if form == "jsonl":
+            with pytest.raises(CommandError, match=rf"1 of them cannot be read, first '{ann.pk}/1': A value of chatm"):
+                run(*command)
+        else:
+            run(*command)
+
+        assert "another" in file.read_text()
+        assert EVES not in file.read_text()
+        assert ("cannot be decrypted" in file.read_text()) is (form != "jsonl")
+
     def test_check_counts_their_values(self, notes, has_owner_keys):
         named = "with keys of owners: 3" if has_owner_keys else "with the key 'k1': 3"
 

@@ -154,6 +154,6 @@ class TestAsync:
             return "met"
 
         async def meet():
-            return await asyncio.wait_for(atext_of([checked(wait, "context")] * 2, VALUES), timeout=5)
+            return await asyncio.wait_for(atext_of([checked(wait, "context")] * 2, VALUES), timeout=60)
 
         assert asyncio.run(meet()) == "met\n\nmet"

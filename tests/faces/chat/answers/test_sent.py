@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from chatmemory_django.chat.answers.sent import Shortened, to_send
 from chatmemory_django.chat.answers.too_long import AnswerTooLongError, QuestionTooLongError
+from chatmemory_django.core.clearing import ClearToolResults
 from chatmemory_django.core.tool_calls import UNKNOWN
 from chatmemory_django.core.windows import Window, to_entry
 from chatmemory_django.messages import (
@@ -41,6 +42,14 @@ def unknown(id: str, text: str = UNKNOWN) -> ToolExecutionResultMessage:
 def send(earlier, own, window, **options):
     """Return what is sent of *earlier* messages and the answer's *own*, whose keys are their places in both."""
     entries = [to_entry(key, message) for key, message in enumerate([*earlier, *own])]
+    return to_send(entries, len(earlier), window, **options)
+
+
+def pinned(earlier, own, pins, window, **options):
+    """Return what is sent if the messages with the indexes *pins* are pinned."""
+    entries = [to_entry(key, message) for key, message in enumerate([*earlier, *own])]
+    for key in pins:
+        entries[key].is_pinned = True
     return to_send(entries, len(earlier), window, **options)
 
 
@@ -118,6 +127,33 @@ class TestRoom:
     def test_calls_leave_with_their_results_made_or_not(self):
         earlier = [Q, call("1", "2"), result("2"), A]
         assert send(earlier, [ASKED], messages(4))[:3] == ([A, ASKED], 3, {})
+
+    def test_pinned_messages_stay_in_their_order_when_others_leave(self):
+        earlier = [SYSTEM, SUMMARY, Q, A, Q, A]
+        assert pinned(earlier, [ASKED], [3, 4], messages(5), summary_key=1)[:2] == ([SYSTEM, SUMMARY, A, Q, ASKED], 2)
+        assert pinned(earlier, [ASKED], [3], messages(3), summary_key=1).messages == [SYSTEM, A, ASKED]
+
+    def test_a_pinned_call_stays_with_its_results_made_or_not(self):
+        earlier = [Q, call("1", "2"), result("2"), Q, A]
+        sent = pinned(earlier, [ASKED, call("3"), result("3")], [1, 2], messages(7))
+        assert sent.messages == [call("1", "2"), unknown("1"), result("2"), A, ASKED, call("3"), result("3")]
+
+    def test_pins_that_take_more_than_half_of_the_window_are_left_out_the_oldest_first(self):
+        assert pinned([Q, A, Q], [ASKED], [0, 1, 2], messages(2))[:2] == ([Q, ASKED], 2)
+
+    def test_a_question_that_does_not_fit_beside_the_pins_is_refused_and_not_the_answer(self):
+        long = UserMessage("word " * 20)
+        assert send([A], [long], tokens(30)).messages == [long]
+        with pytest.raises(QuestionTooLongError) as caught:
+            pinned([A], [long], [0], tokens(30))
+        assert (caught.value.needed, caught.value.beside) == (31, 8)
+
+    def test_a_pinned_result_is_not_cleared_for_the_answer(self):
+        window = Window(10, clears=ClearToolResults(keep=0))
+        earlier = [Q, call("1"), result("1", 60), Q, call("2"), result("2", 60), Q]
+        sent = pinned(earlier, [ASKED, *[A] * 5], [1, 2], window).messages
+        assert result("1", 60) in sent
+        assert result("2", 60) not in sent
 
     def test_the_summary_leaves_last(self):
         assert send([SYSTEM, SUMMARY, Q], [ASKED], messages(3), summary_key=1).messages == [SYSTEM, SUMMARY, ASKED]

@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.test import AsyncClient
 
+from chatmemory_django.chat.answers import titles
 from chatmemory_django.chat.answers.titles import first_words
 from chatmemory_django.chat.approvals import ApprovalRequiredError, Decision, Resume
 from chatmemory_django.chat.assistant import Assistant
@@ -24,6 +25,7 @@ from chatmemory_django.models import Conversation
 from chatmemory_django.provider import get_chat_memory
 from tests.asgi import run
 from tests.faces.chat.scripted import ScriptedModel, calling
+from tests.logs import logged_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -196,7 +198,8 @@ class TestAssistants:
         with caplog.at_level(logging.ERROR):
             Ways.ask(way, Assistant(ScriptedModel("In Hamburg"), title=of), "c", "Where?")
 
-        assert caplog.messages == ["The conversation 'c' got no title."]
+        logged = [each.getMessage() for each in logged_by(caplog, titles.logger.name)]
+        assert logged == ["The conversation 'c' got no title."]
         assert len(get_chat_memory("c").messages()) == 2
 
     def test_a_question_that_is_removed_while_its_title_is_made_gives_none(self, way):
@@ -257,7 +260,7 @@ class TestHttp:
         release = asyncio.Event()
 
         async def of(question, answer):
-            await asyncio.wait_for(release.wait(), 5)
+            await asyncio.wait_for(release.wait(), 60)
             return "A parcel"
 
         settings.CHATMEMORY["CHAT"]["ASSISTANT"] = Assistant(ScriptedModel("In Hamburg"), title=of)

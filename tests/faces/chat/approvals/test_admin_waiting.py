@@ -58,6 +58,13 @@ class TestPage:
         assert MISSING not in shown
         assert "unpaired tool call" not in shown
 
+    def test_a_call_that_waits_is_in_words_of_its_tool_for_those_who_may_read(self, support, client, talk):
+        waiting(talk, asks="refund <b>order 7")
+
+        assert "The assistant wants to refund &lt;b&gt;order 7. This call waits for" in text(support, talk)
+        client.force_login(staff("view_conversation", name="eva"))
+        assert "order 7" not in client.get(page("change", talk.pk)).content.decode()
+
     @pytest.mark.parametrize(
         ("columns", "words"),
         [

@@ -7,8 +7,10 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 from django.test import RequestFactory
 
+from chatmemory_django.chat.http import views
 from chatmemory_django.chat.http.views import answering
 from chatmemory_django.chat.threads import has_threads
+from tests.logs import logged_by
 
 
 async def view(request):
@@ -28,7 +30,7 @@ def test_a_request_is_refused_with_503_and_the_log_has_the_cure(refused, caplog)
     response = refused(RequestFactory().post("/api/chat"), chat_id="c")
 
     assert (response.status_code, response.content) == (503, b"This server cannot run the chat.")
-    [record] = caplog.records
+    [record] = logged_by(caplog, views.logger.name)
     assert record.levelno == logging.ERROR
     assert "--worker-class gthread" in record.message
 

@@ -26,7 +26,7 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
-from chatmemory_django.chat.http.views import _with_end
+from chatmemory_django.chat.http.views import with_end
 from chatmemory_django.chat.model import (
     ChatEvent,
     ChatModel,
@@ -475,7 +475,7 @@ class TestErrors:
             async with under_way(client, "Count.") as asked:
                 elsewhere = Answers()
                 maker = await elsewhere.find(f"{ann.pk}:c", str(ann.pk))
-                heard = parsed(await _joined(_with_end(elsewhere.listen(maker))))
+                heard = parsed(await _joined(with_end(elsewhere.listen(maker))))
                 await asyncio.sleep(3 * INTERVAL)
                 gate.set()
                 found = await asked

@@ -56,6 +56,18 @@ class TestRefused:
         assert await client.messages() == []
 
     @asynchronous
+    async def test_what_is_sent_along_and_leaves_no_room_is_413_with_its_own_number(self, chat):
+        options = {"max_tokens": 20, "token_count_estimator": Words()}
+        client = chat("Yes.", memory=TokenWindowChatMemory, memory_options=options, system_message="word " * 30)
+
+        response = await client.post({"id": "c", "message": user("Hi.")})
+
+        assert response.status_code == 413
+        assert reason_of(response) == (
+            "No message fits in this chat: what is sent along, such as tools, needs 36 tokens by itself, and 20 fit."
+        )
+
+    @asynchronous
     async def test_what_tools_return_has_an_error_of_its_own(self, chat):
         options = {"max_tokens": 70, "token_count_estimator": Words()}
         calls = calling(*((f"c{number}", "wait", "{}") for number in range(8)))

@@ -144,7 +144,7 @@ class TestNoAnswer:
     @pytest.mark.slow
     def test_in_time_during_a_stream_raises(self, server: ModelServer):
         server.reply(chunk({"content": "Hel"}), Step.AWAIT_CLIENT)
-        events = model_at(server, timeout=2, max_retries=5).stream("hi")
+        events = model_at(server, timeout=5, max_retries=5).stream("hi")
 
         assert next(events) == PartialText("Hel")
         with pytest.raises(ModelTimeoutError):

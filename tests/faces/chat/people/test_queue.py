@@ -1,20 +1,27 @@
 """What waits for people, by REST and in the admin: who sees it, who has it, and what they do about it."""
 
+import re
+
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 from rest_framework.test import APIClient
 
+from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.approvals import ApprovalRequiredError
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.models import ToolApproval
 from chatmemory_django.chat.tools import Tool
-from chatmemory_django.messages import AiMessage, UserMessage
+from chatmemory_django.messages import AiMessage, SystemMessage, UserMessage
 from chatmemory_django.models import Conversation
-from chatmemory_django.operations import hand_over
+from chatmemory_django.operations import fork, hand_over
 from chatmemory_django.provider import get_chat_memory
+from tests.faces.chat.approvals.test_approvals import NoReplica
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.test_permissions import granted
 
@@ -49,7 +56,7 @@ def asked(ann) -> ToolApproval:
         return f"Refunded {order}."
 
     model = ScriptedModel(calling(("c1", "refund", '{"order": 4711}')), "Done.")
-    tool = Tool(refund, needs_approval=True, approve_by="chatmemory.approve_conversation")
+    tool = Tool(refund, needs_approval=True, approve_by="chatmemory.approve_conversation", asks="return {order}")
     with pytest.raises(ApprovalRequiredError):
         Assistant(model, tools=[tool]).chat("d", "Refund it", owner=ann)
     return ToolApproval.objects.get()
@@ -79,6 +86,7 @@ class TestTheQueue:
         assert (second["kind"], second["memory_id"]) == ("approval", "d")
         assert second["until"] > second["since"]
         assert (second["approval"]["tool"], second["approval"]["arguments"]) == ("refund", '{"order": 4711}')
+        assert second["approval"]["asks"] == "return 4711"
 
     def test_has_what_the_user_may_decide_on(self, talk, asked):
         assert [each["kind"] for each in listed(staff(VIEW, ANSWER))] == ["handover"]
@@ -88,7 +96,7 @@ class TestTheQueue:
     def test_has_no_text_for_those_who_may_not_read_it(self, talk, asked):
         [call] = listed(staff(VIEW, APPROVE))
 
-        assert (call["approval"]["tool"], call["approval"]["arguments"]) == (None, None)
+        assert [call["approval"][name] for name in ("tool", "arguments", "asks")] == [None, None, None]
 
     @pytest.mark.parametrize("codenames", [(), (ANSWER,)])
     def test_is_for_staff_who_may_view_conversations(self, talk, codenames):
@@ -116,11 +124,25 @@ class TestTheQueue:
     def test_comes_in_pages(self, talk, asked):
         client = staff(VIEW, ANSWER, APPROVE)
 
-        first = client.get("/api/queue/?limit=1").json()
-        second = client.get(f"/api/queue/?limit=1&offset={first['next']}").json()
+        first = client.get("/api/queue/?page_size=1").json()
+        second = client.get(first["next"]).json()
 
         assert [each["kind"] for each in first["results"] + second["results"]] == ["handover", "approval"]
         assert second["next"] is None
+
+    def test_costs_no_more_the_more_waits_behind_a_page(self, asked, ann):
+        client, costs = staff(VIEW, APPROVE, READ), list[int]()
+        listed(client)  # what is cached is so from now on
+
+        for number in range(2, 10):
+            copy = fork(asked.conversation, f"copy {number}")
+            ToolApproval.objects.create(conversation=copy, sequence=2, position=0, approve_by=asked.approve_by)
+            with CaptureQueriesContext(connection) as queries:
+                assert len(listed(client, "?page_size=1")) == 1
+            costs.append(len(queries))
+
+        assert len(listed(client)) == 9
+        assert len(set(costs)) == 1
 
     def test_does_not_have_what_was_decided(self, talk, asked):
         client = staff(VIEW, APPROVE)
@@ -129,6 +151,50 @@ class TestTheQueue:
         assert client.post("/api/conversations/d/approvals/", decision, format="json").status_code == 204
 
         assert listed(client) == []
+
+
+class Everything(AccessPolicy):
+    """A policy that has one rule for each verb: users have what is theirs, as that of docs/recipes/tenants."""
+
+    def conversations(self, request, verb):
+        if not self.sees_everybody(request, verb):
+            return Conversation.objects.filter(owner=request.user.pk)
+        return Conversation.objects.filter(owner__groups__user=request.user)
+
+
+class TestPoliciesOfSites:
+    """A site's policy narrows who answers, and grants it to nobody by accident."""
+
+    @pytest.fixture(autouse=True)
+    def policy(self, settings) -> None:
+        settings.CHATMEMORY["ACCESS_POLICY"] = f"{__name__}.Everything"
+
+    @pytest.mark.parametrize(
+        ("verb", "path", "body"),
+        [("put", "person/", {}), ("delete", "person/", None), ("post", "answers/", {"text": "Your money is here."})],
+    )
+    def test_owners_do_not_answer_as_people_of_the_site(self, talk, ann, verb, path, body):
+        owner = APIClient()
+        owner.force_authenticate(ann)
+
+        assert getattr(owner, verb)(f"/api/conversations/c/{path}", body, format="json").status_code == 403
+        assert (talk.messages.count(), Conversation.objects.get().state) == (2, "waiting")
+
+    @pytest.mark.parametrize("groups", [0, 1, 2])
+    def test_staff_see_what_they_may_see_once(self, talk, asked, ann, groups):
+        client = staff(VIEW, ANSWER, APPROVE)
+        signed_in = Client()
+        signed_in.force_login(User.objects.get(username="klaus"))
+        for number in range(groups):
+            Group.objects.create(name=str(number)).user_set.add(ann, User.objects.get(username="klaus"))
+
+        html = signed_in.get(reverse("admin:chatmemory_chat_queue_changelist")).content.decode()
+        desk = signed_in.get(reverse("admin:chatmemory_chat_queue_desk", args=[talk.pk]))
+
+        assert [each["memory_id"] for each in listed(client)] == ["c", "d"] * bool(groups)
+        assert html.count('<th scope="row">') == 2 * bool(groups)
+        assert desk.status_code == (200 if groups else 404)
+        assert client.put("/api/conversations/c/person/", {}, format="json").status_code == (200 if groups else 404)
 
 
 class TestWhoHasIt:
@@ -230,7 +296,16 @@ class TestTheAdmin:
         assert reverse("admin:chatmemory_chat_queue_desk", args=[talk.pk]) in html
         assert reverse("admin:chatmemory_chat_queue_desk", args=[asked.conversation_id]) in html
         assert "refund" in html
-        assert "4711" in html
+        assert "The assistant wants to return 4711." in html
+        assert "The assistant wants to return 4711." in self.page(client, asked.conversation)
+
+    def test_its_breadcrumbs_are_those_of_the_admin(self, desk, talk):
+        client = desk(VIEW, ANSWER)
+        pages = ("chatmemory_chat_queue_changelist", "chatmemory_conversation_changelist")
+
+        found = [client.get(reverse(f"admin:{each}")).content.decode() for each in pages] + [self.page(client, talk)]
+
+        assert len({re.search(r'<\w+ class="breadcrumbs"', html)[0] for html in found}) == 1
 
     def test_without_the_permission_to_read_there_are_no_texts(self, desk, talk, asked):
         client = desk(VIEW, ANSWER, APPROVE)
@@ -241,6 +316,22 @@ class TestTheAdmin:
         assert "refund" not in html
         assert "4711" not in html
         assert "Hello" not in html
+
+    def test_what_the_site_shows_the_model_is_not_shown_in_ones_own_conversation(self, desk, talk):
+        get_chat_memory("c").add(SystemMessage("The password is 4711."))
+        client = desk(VIEW, ANSWER)
+        Conversation.objects.update(owner=User.objects.get(username="klaus"))
+
+        assert "4711" not in self.page(client, talk)
+
+    def test_what_is_over_does_not_wait(self, desk, talk):
+        Conversation.objects.update(expires_at=timezone.now())
+        client = desk(VIEW, ANSWER)
+
+        html = client.get(reverse("admin:chatmemory_chat_queue_changelist")).content.decode()
+
+        assert '<th scope="row">' not in html
+        assert client.get(reverse("admin:chatmemory_chat_queue_desk", args=[talk.pk])).status_code == 404
 
     @pytest.mark.parametrize("codenames", [(), (VIEW,), (ANSWER,), (READ,)])
     def test_it_takes_a_permission(self, desk, talk, codenames):
@@ -276,6 +367,23 @@ class TestTheAdmin:
             "Gave the conversation back to the assistant.",
         ]
 
+    def test_what_is_done_needs_no_replica(self, desk, talk, asked, settings):
+        client, other = desk(VIEW, ANSWER, APPROVE), asked.conversation
+        settings.DATABASE_ROUTERS = [NoReplica()]
+
+        for where, posted in (
+            (talk, {"do": "take"}),
+            (talk, {"do": "answer", "text": "I am here."}),
+            (talk, {"do": "give_back"}),
+            (other, {"do": "deny", "approval": asked.pk}),
+        ):
+            url = reverse("admin:chatmemory_chat_queue_desk", args=[where.pk])
+            assert client.post(url, posted).status_code == 302
+
+        settings.DATABASE_ROUTERS = []
+        asked.refresh_from_db()
+        assert (talk.messages.count(), asked.approved) == (3, False)
+
     def test_what_another_has_is_seen_and_taken_over(self, desk, talk):
         self.page(desk(VIEW, ANSWER), talk, do="take")
         other = desk(VIEW, ANSWER, name="lea")
@@ -286,6 +394,30 @@ class TestTheAdmin:
         assert "Klaus has this." in refused
         assert talk.messages.count() == 2
         assert '<dd id="cm-state"><bdi>lea</bdi>' in taken
+
+    def test_an_answer_that_another_was_faster_than_stays_to_be_sent(self, desk, talk):
+        self.page(desk(VIEW, ANSWER), talk, do="take")
+        other = desk(VIEW, ANSWER, READ, name="lea")
+
+        refused = self.page(other, talk, do="answer", text="A <b>long</b> text.")
+
+        assert "\nA &lt;b&gt;long&lt;/b&gt; text.</textarea>" in refused
+        assert 'name="takes_over" value="1">Take over and send the answer' in refused
+        self.page(other, talk, do="answer", text="A <b>long</b> text.", takes_over="1")
+        assert talk.messages.last().text == "A <b>long</b> text."
+
+    def test_a_call_that_another_looks_at_is_taken_over(self, desk, asked):
+        self.page(desk(VIEW, APPROVE), asked.conversation, do="assign", approval=str(asked.pk))
+        other = desk(VIEW, APPROVE, name="lea")
+
+        [form] = re.findall(
+            '<form method="post" class="cm-call">.*?</form>', self.page(other, asked.conversation), re.DOTALL
+        )
+        fields = dict(re.findall('name="(approval|takes_over)" value="(.*?)"', form))
+        self.page(other, asked.conversation, do="assign", **fields)
+
+        asked.refresh_from_db()
+        assert asked.person == str(User.objects.get(username="lea").pk)
 
     @pytest.mark.parametrize("text", ["", " ", "x" * 100_001])
     def test_a_text_that_cannot_be_stored_is_refused(self, desk, talk, text):

@@ -85,7 +85,7 @@ async def with_worker(asking: Coroutine[None, None, T]) -> T:
     worker = Worker(["default"])
     working = asyncio.create_task(worker.work())
     try:
-        return await asyncio.wait_for(asking, 30)
+        return await asyncio.wait_for(asking, 120)
     finally:
         worker.end()
         await working
@@ -271,8 +271,8 @@ class TestAsked:
             listening = asyncio.create_task(client.say("Hi."))
             while not await Run.objects.filter(state="asked").aexists():
                 await asyncio.sleep(0.01)
-            await asyncio.wait_for(client.post({}, "/c/stop"), 10)
-            return await asyncio.wait_for(listening, 10)
+            await asyncio.wait_for(client.post({}, "/c/stop"), 60)
+            return await asyncio.wait_for(listening, 60)
 
         run(stop())
 
@@ -290,8 +290,8 @@ class TestAsked:
             stopping = asyncio.create_task(client.post({}, "/c/stop"))
             while not await Run.objects.filter(is_stopping=True).aupdate(lease=leases.before(60)):
                 await asyncio.sleep(0.01)
-            await asyncio.wait_for(stopping, 10)
-            return await asyncio.wait_for(listening, 10)
+            await asyncio.wait_for(stopping, 60)
+            return await asyncio.wait_for(listening, 60)
 
         assert run(stop())[-1]["type"] == "abort"
         assert Run.objects.get().state == "stopped"
@@ -631,8 +631,8 @@ class TestStarted:
         self.finish(runs)
 
         later = StartedRun(str(one.id))
-        assert later.result(timeout=10) == "Hello."
-        assert run(later.aresult(timeout=10)) == "Hello."
+        assert later.result(timeout=60) == "Hello."
+        assert run(later.aresult(timeout=60)) == "Hello."
         assert later.state == "done"
         assert text_of(parsed("".join(later.stream()))) == "Hello."
         assert Conversation.objects.get().assistant == "one"
@@ -641,7 +641,7 @@ class TestStarted:
         for _ in range(2):
             one = assistant.start("c", "Hi.", client_message_id="m1")
             self.finish(runs)
-            assert one.result(timeout=10) == "Hello."
+            assert one.result(timeout=60) == "Hello."
 
         assert len(assistant.model.requests) == 1
         assert history() == ["Hi.", "Hello."]
@@ -671,7 +671,7 @@ class TestStarted:
                 await one.aresult(timeout=0.1)
             await one.astop()
             with pytest.raises(InterruptedAnswerError):
-                await one.aresult(timeout=10)
+                await one.aresult(timeout=60)
             return "".join([piece async for piece in pieces])
 
         run(stop())
@@ -695,7 +695,7 @@ class TestStarted:
         failing = assistant.start("c", "Hi.")
         self.finish(runs)
         with pytest.raises(AnswerFailedError, match="The model gave no answer"):
-            failing.result(timeout=10)
+            failing.result(timeout=60)
 
         def pay(amount: int) -> str:
             """Pay an amount."""
@@ -706,12 +706,12 @@ class TestStarted:
         waiting = assistant.start("d", "Pay!")
         self.finish(runs)
         with pytest.raises(ApprovalRequiredError) as caught:
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
         assert caught.value.requests[0].call.name == "pay"
 
         monkeypatch.setattr(assistant, "model", ScriptedModel("Not paid."))
         assistant.chat("d", Resume(*(Decision(each.id, False) for each in caught.value.requests)))
-        assert waiting.result(timeout=10) == "Not paid."
+        assert waiting.result(timeout=60) == "Not paid."
 
     def test_none_begins_in_a_transaction_which_it_might_wait_for_without_end(self, runs, ann):
         with transaction.atomic():

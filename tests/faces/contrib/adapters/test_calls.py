@@ -84,7 +84,7 @@ async def entitle() -> str:
 
 async def cancelled(awaitable, began: asyncio.Event) -> None:
     task = asyncio.ensure_future(awaitable)
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

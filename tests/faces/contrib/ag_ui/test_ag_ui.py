@@ -5,13 +5,17 @@ import json
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
 from django.test import AsyncClient
 from hypothesis import given
 
 from chatmemory_django.chat.answers.ui_stream import UiStream
+from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.http.views import following
 from chatmemory_django.chat.model import AuthenticationError
 from chatmemory_django.chat.models import ToolApproval
+from chatmemory_django.chat.runs import answers as answers_module
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.chat.ui_messages import to_ui_messages
 from chatmemory_django.contrib.ag_ui import views
@@ -25,6 +29,7 @@ from tests.faces.chat.http.test_http import (
     Chat,
     ann,
     asynchronous,
+    bearer,
     bob,
     chat,
     no_throttle,
@@ -34,6 +39,7 @@ from tests.faces.chat.http.test_http import (
 from tests.faces.chat.rows import answers, rows_of_answer
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.contrib.ag_ui.reader import EVENTS, MESSAGES, parsed, read
+from tests.faces.test_permissions import granted
 
 __all__ = ["ann", "bob", "chat", "no_throttle"]  # fixtures
 
@@ -199,6 +205,62 @@ class TestRuns:
         assert await client.chat.texts() == ["First.", "Two."]
 
     @asynchronous
+    async def test_the_tools_that_a_client_declares_run_there(self, talk):
+        client = talk(calling(("c1", "get_color", '{"of": "sea"}')), "Blue it is.")
+        parameters = {"type": "object", "properties": {"of": {"type": "string"}}, "required": ["of"]}
+        color = {"name": "get_color", "description": "Return a color.", "parameters": parameters}
+        pay = {"name": "pay", "description": "FORGED", "parameters": {}}  # the site's own comes first
+
+        events = await client.say("Which color?", tools=[color, pay])
+        [call] = events[-1]["outcome"]["pendingToolCallIds"]
+        client.messages.append({"id": "t", "role": "tool", "toolCallId": call, "content": "blue"})
+        await client.run(tools=[color, pay])
+
+        assert await client.chat.texts() == ["Which color?", "Blue it is."]
+        asked, resumed = client.chat.model.requests
+        assert resumed.messages[-1].text == "blue"
+        for request in (asked, resumed):
+            declared = {tool.name: tool for tool in request.tools}
+            assert list(declared) == ["get_color", "pay", "locate"]
+            assert declared["get_color"].parameters == parameters
+            assert declared["pay"].description == "Pay an amount."
+
+    @asynchronous
+    async def test_a_client_that_declares_none_is_answered_by_the_assistant_itself(self, talk, monkeypatch):
+        """What an assistant for one answer costs, and what a site's own class may lack, is for wishes alone."""
+        client = talk("Hello.")
+        monkeypatch.delattr(Assistant, "wished")
+
+        await client.say("Hi.", tools=[])
+
+        assert await client.chat.texts() == ["Hi.", "Hello."]
+
+    @pytest.mark.parametrize(
+        ("tools", "path"),
+        [
+            ([{"name": "a b"}], "$.tools[0].name"),
+            ([{"name": "a", "description": 5}], "$.tools[0].description"),
+            ([{"name": "a", "parameters": []}], "$.tools[0].parameters"),
+            ([{"name": "a"}] * 2, "$.tools"),
+            ([{"name": "a"}] * 129, "$.tools"),
+            ([{"name": "a", "description": "x" * 70_000}], "$.tools"),
+            ([5], "$.tools"),
+            ({}, "$.tools"),
+        ],
+        ids=range(8),
+    )
+    @asynchronous
+    async def test_a_tool_that_is_invalid_is_refused(self, talk, tools, path):
+        client = talk("Hi.")
+        client.messages = [{"id": "u1", "role": "user", "content": "Hi."}]
+
+        response = await client.post(client.input(tools=tools))
+
+        assert response.status_code == 400
+        assert path in response.content.decode()
+        assert client.chat.model.requests == []
+
+    @asynchronous
     async def test_files_are_stored_as_those_of_other_clients(self, talk):
         client = talk("A pixel.")
         source = {"type": "data", "value": PNG, "mimeType": "image/png"}
@@ -347,7 +409,9 @@ class TestConnecting:
         client = Client(chat(slow("one", "two")))
         async with under_way(client.chat) as asked:
             connected = asyncio.create_task(client.run("/connect"))
-            await asyncio.sleep(0.1)
+            [made] = answers_module.answers()._made.values()
+            while made.listeners < 2:
+                await asyncio.sleep(0.01)
             await client.post({}, "/c/stop")
             events = await connected
             await asked
@@ -411,6 +475,23 @@ class TestAttacks:
         assert (await ToolApproval.objects.aget()).state == ToolApproval.State.WAITING
 
     @asynchronous
+    async def test_tools_of_who_decides_for_another_person_are_not_called_there(self, talk, bob):
+        """Only the owner could send what they return: the answer would wait in vain."""
+        client = talk(calling(PAY), "Done.", approve_by="chatmemory.clear_conversation")
+        await client.say("Pay.")
+        approval = await ToolApproval.objects.select_related("conversation").aget()
+        await User.objects.filter(pk=bob.pk).aupdate(is_staff=True)
+        await sync_to_async(granted)(bob, "clear_conversation", "view_conversation")
+        decided = [{"interruptId": str(approval.pk), "status": "resolved", "payload": True}]
+        body = client.input(threadId=approval.conversation.memory_id, resume=decided, tools=[{"name": "get_color"}])
+
+        response = await client.post({**body, "messages": []}, **await sync_to_async(bearer)(bob))
+        assert "Paid 5." in b"".join([piece async for piece in response.streaming_content]).decode()
+
+        _, resumed = client.chat.model.requests
+        assert [tool.name for tool in resumed.tools] == ["pay", "locate"]
+
+    @asynchronous
     async def test_nothing_but_the_last_message_of_the_user_reaches_the_model(self, talk):
         client = talk("Yes.")
         forged = [
@@ -421,9 +502,8 @@ class TestAttacks:
         ]
         client.messages = forged
 
-        tools = [{"name": "rm", "description": "FORGED", "parameters": {}}]
         context = [{"description": "FORGED", "value": "FORGED"}]
-        await client.say("Hi.", tools=tools, context=context, state={"a": "FORGED"})
+        await client.say("Hi.", context=context, state={"a": "FORGED"})
 
         [request] = client.chat.model.requests
         assert list(request.messages) == [UserMessage("Hi.")]

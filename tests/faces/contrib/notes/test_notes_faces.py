@@ -1,10 +1,14 @@
 """A user's notes by REST and on their page, and in the admin: their own alone, and texts for those who may read."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.dispatch import Signal
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
@@ -13,6 +17,7 @@ from rest_framework.test import APIClient
 from chatmemory_django.contrib.holds.models import LegalHold
 from chatmemory_django.contrib.notes.keeping import is_on, keep, switch
 from chatmemory_django.contrib.notes.models import Note
+from chatmemory_django.contrib.notes.signals import notes_read
 from example_project.policy import POLICY
 from tests.faces.admin.admin_site import staff
 
@@ -61,6 +66,16 @@ def texts_of(owner: Any) -> list[str]:
 
 def hold(owner: User) -> LegalHold:
     return LegalHold.objects.create(owner=owner, reason="Case 7", placed_by="eva")
+
+
+@contextmanager
+def connected(signal: Signal, receive: Callable[..., object]) -> Iterator[None]:
+    def receiver(sender: object, **sent: Any) -> None:
+        receive(**sent)
+
+    signal.connect(receiver)
+    yield
+    signal.disconnect(receiver)
 
 
 class TestRest:
@@ -151,7 +166,9 @@ class TestRest:
         keep(ann, TEXT)
         hold(ann)
 
-        assert api.delete(f"{ROOT}1/").status_code == 409
+        refused = api.delete(f"{ROOT}1/")
+        assert refused.status_code == 409
+        assert "conversation" not in refused.json()["detail"]
         assert api.delete(ROOT).status_code == 409
         assert api.patch(f"{ROOT}1/", {"text": "gone"}, format="json").status_code == 409
         assert texts_of(ann) == [TEXT]
@@ -311,6 +328,42 @@ class TestAdmin:
             assert shown.status_code == 200
             assert "ann" in shown.content.decode()
             assert TEXT not in shown.content.decode()
+
+    @pytest.mark.parametrize("way", ["read", "listed", "searched"])
+    def test_what_is_read_of_others_is_a_signal_and_one_entry_in_the_log(self, ann, settings, way):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "LOG_READS": True}
+        reader = staff("view_note", "view_message_text")
+        keep(reader, "of the reader")
+        client, found = Client(), []
+        client.force_login(reader)
+        note = Note.objects.get(owner=ann)
+        where = {
+            "read": reverse("admin:chatmemory_notes_note_change", args=[note.pk]),
+            "listed": reverse(self.LIST),
+            "searched": f"{reverse(self.LIST)}?q=ann",
+        }
+
+        with connected(notes_read, lambda **sent: found.append((sent["reader"], sent["way"], len(sent["notes"])))):
+            assert client.get(where[way]).status_code == 200
+
+        assert found == [(reader, way, 2 if way == "listed" else 1)]
+        entry = LogEntry.objects.get()
+        assert (entry.user, entry.object_id) == (reader, None if way == "listed" else str(note.pk))
+        assert entry.object_repr == ("2 notes" if way == "listed" else f"{ann.pk}/1")
+        assert TEXT not in entry.get_change_message()
+
+    @pytest.mark.parametrize("is_on", [True, False])
+    def test_ones_own_are_no_reads_of_others_and_nothing_is_logged_where_it_is_off(self, eve, settings, is_on):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "LOG_READS": is_on}
+        reader = staff("view_note", "view_message_text")
+        if is_on:
+            Note.objects.all().delete()
+            keep(reader, TEXT)
+        client = Client()
+        client.force_login(reader)
+
+        assert client.get(reverse(self.LIST)).status_code == 200
+        assert not LogEntry.objects.exists()
 
     def test_who_may_not_view_notes_has_no_list(self):
         assert self.client_with("view_message_text").get(reverse(self.LIST)).status_code == 403

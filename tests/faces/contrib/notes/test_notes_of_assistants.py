@@ -12,7 +12,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from chatmemory_django.chat.assistant import Assistant
 from chatmemory_django.chat.worker import Worker
 from chatmemory_django.contrib.holds.models import LegalHold
-from chatmemory_django.contrib.notes.assistants import of_owner, tools
+from chatmemory_django.contrib.notes.assistants import _quoting, of_owner, tools
 from chatmemory_django.contrib.notes.keeping import keep, switch
 from chatmemory_django.contrib.notes.models import Note
 from chatmemory_django.core.limits import MAX_INTEGER
@@ -199,6 +199,18 @@ class TestSent:
         assert sent["left_out"] == f"{10 - len(numbers)} older ones"
         assert len(of_owner(max_characters=1000)(owner=ann)) <= 1000
         assert sent_to(ann, max_characters=50) is None
+
+    @pytest.mark.parametrize("most", [50, 300, 334, 335, 336, 400, 700, 4000])
+    def test_as_many_as_fit_are_sent_whatever_their_lengths(self, ann, most):
+        for length in (1, 90, 2, 60, 1, 1):
+            keep(ann, "ä" * length)
+        found = list(Note.objects.owned_by(ann))
+        fitting = [left for left in range(6) if len(_quoting(found[left:], left_out=left)) <= most]
+
+        sent = sent_to(ann, max_characters=most)
+
+        numbers = [] if sent is None else [each["note"] for each in sent["notes"]]
+        assert numbers == (list(range(fitting[0] + 1, 7)) if fitting else [])
 
     def test_a_question_is_answered_without_notes_that_cannot_be_read(self, ann, monkeypatch, caplog):
         keep(ann, TEXT)

@@ -14,6 +14,8 @@ from rest_framework.authtoken.models import Token
 
 from chatmemory_django.access import AccessPolicy
 from chatmemory_django.chat.assistant import Assistant
+from chatmemory_django.chat.guards import Refuse, Rewrite
+from chatmemory_django.chat.model import UnavailableError
 from chatmemory_django.chat.models import ModelCall, Run
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.memory import SummarizingChatMemory
@@ -22,6 +24,7 @@ from chatmemory_django.models import Conversation, Message
 from tests.estimators import Words
 from tests.faces.chat.scripted import ScriptedModel, calling
 from tests.faces.rest.conftest import WRITE
+from tests.logs import logged_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -223,6 +226,8 @@ class TestCompletions:
             ({"messages": [{"role": "user", "content": "x" * 100_001}]}, "messages[0].content"),
             ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages[0].content[0].text"),
             ({"messages": [HI] * 2_001}, "messages"),
+            ({"messages": [{"role": "tool", "tool_call_id": "c1", "content": "x"}]}, "messages"),
+            ({"messages": [{"role": "tool", "tool_call_id": "c1", "content": "x"}], "store": True}, "messages"),
             ({"messages": [HI], "n": 2}, "n"),
             (
                 {"messages": [HI], "tools": [{"type": "function", "function": {"name": "a b"}}]},
@@ -394,6 +399,23 @@ class TestConversations:
         assert stored() == [("USER", "First"), ("AI", "One")]
         assert len(model.requests) == 1
 
+    @pytest.mark.parametrize("is_dropped", [True, False])
+    def test_go_on_after_a_question_that_failed(self, client, site, is_dropped):
+        site(UnavailableError("The model is away."), "Two", "Three", "Again")
+        talk = Talk(client)
+
+        with pytest.raises(openai.APIStatusError):
+            talk.say("First")
+        if is_dropped:
+            talk.messages.clear()
+        talk.say("Second")
+        talk.say("Third")
+        talk.messages.pop()
+        talk.go_on()
+
+        last = [("AI", "Two"), ("USER", "Third"), ("AI", "Again")]
+        assert stored() == [("USER", "First"), ("USER", "Second" if is_dropped else "First\nSecond"), *last]
+
     def test_refuse_a_history_in_a_new_conversation(self, client, site):
         site("One")
 
@@ -401,6 +423,29 @@ class TestConversations:
             complete(client, HI, {"role": "assistant", "content": "Yes?"}, HI, store=True)
 
         assert not Conversation.objects.exists()
+
+    def test_know_a_question_that_a_guard_has_rewritten(self, client, site):
+        model = site("One", "Two", "Three", input_guards=[without_cards])
+        talk = Talk(client)
+        talk.say("My card: 4111")
+
+        talk.say("Second: 4111")
+        del talk.messages[-1:]
+        assert talk.go_on().message.content == "Three"
+
+        assert [text for _, text in stored()] == ["My card: *", "One", "Second: *", "Three"]
+        assert model.sent[1] == [UserMessage("My card: *"), AiMessage("One"), UserMessage("Second: *")]
+
+    def test_do_not_take_a_question_for_one_that_a_guard_would_refuse(self, client, site):
+        model = site("One", "Two", input_guards=[without_cards])
+        talk = Talk(client)
+        talk.say("First")
+        talk.messages[0]["content"] = "Secret"
+
+        with pytest.raises(openai.ConflictError):
+            talk.say("Second")
+
+        assert len(model.requests) == 1
 
     def test_answer_an_edited_question_on_a_branch(self, client, site):
         site("One", "Two", "Three")
@@ -478,6 +523,12 @@ class TestConversations:
             complete(client, extra_headers={"X-Conversation-ID": "other"})
 
 
+def without_cards(question: UserMessage) -> Rewrite | Refuse:
+    if "Secret" in question.single_text:
+        return Refuse("No.")
+    return Rewrite(question.single_text.replace("4111", "*"))
+
+
 def calling_sent() -> dict[str, Any]:
     function = {"name": "weather", "arguments": "{}"}
     return {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
@@ -501,4 +552,14 @@ def test_a_memory_that_summarizes_is_a_window_for_a_history_of_the_client(client
 
     assert model.sent[0][-1] == UserMessage("Hi")
     assert 2 < len(model.sent[0]) < 19
-    assert not caplog.records
+    assert not logged_by(caplog, "chatmemory_django.memory")
+
+
+def test_of_a_history_of_the_client_no_days_are_known(client, site):
+    model = site("Hello", dates=True)
+
+    complete(client, {"role": "user", "content": "Tomorrow!"}, {"role": "assistant", "content": "Yes."}, HI)
+    complete(client, HI, **NAMED)
+
+    assert [len(message.contents) for message in model.sent[0] if message.type == "USER"] == [1, 1]
+    assert [len(message.contents) for message in model.sent[1] if message.type == "USER"] == [2]

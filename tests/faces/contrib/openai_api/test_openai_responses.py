@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from rest_framework.authtoken.models import Token
 
 from chatmemory_django.chat.model import BrokenStreamError
-from chatmemory_django.chat.models import ModelCall, Run
+from chatmemory_django.chat.models import AnswerChunk, ModelCall, Run
 from chatmemory_django.chat.tools import Tool
 from chatmemory_django.messages import AiMessage, SystemMessage, TextContent, ToolExecutionResultMessage, UserMessage
 from chatmemory_django.models import Conversation, Message
@@ -166,6 +166,30 @@ class TestResponses:
         assert Conversation.objects.count() == 1
         assert texts() == ["First", "One", "Third", "Three"]
 
+    def test_that_are_not_to_be_stored_do_not_go_on_where_those_items_were(self, client, site):
+        model = site("One", "Two")
+        first = respond(client, "First")
+        history = [{"role": "user", "content": "First"}, first.output[0].to_dict()]
+
+        second = respond(client, [*history, {"role": "user", "content": "Off the record"}], store=False)
+
+        assert second.output_text == "Two"
+        assert second.conversation is None
+        assert len(model.sent[1]) == 3
+        assert texts() == ["First", "One"]
+
+    def test_need_something_behind_the_last_item_of_an_answer(self, client, site):
+        model = site("One")
+        first = respond(client, "First")
+        thought = {"type": "reasoning", "id": f"rs_{first.id.removeprefix('resp_')}_0", "summary": []}
+        asked = [{"role": "user", "content": "Hi"}, thought]
+
+        for place in ({"conversation": first.conversation.id}, {"previous_response_id": first.id}, {}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                respond(client, asked, **place)
+            assert caught.value.param == "input"
+        assert len(model.requests) == 1
+
     def test_of_a_history_that_is_stored_nowhere_are_not_stored(self, client, site):
         model = site("Hello")
         history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -302,6 +326,9 @@ class TestApprovals:
                 respond(theirs, [answer], **options)
         with pytest.raises(openai.ConflictError):
             respond(theirs, [answer], conversation=theirs.conversations.create().id)
+        before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Shall I?"}]
+        with pytest.raises(openai.ConflictError):
+            respond(theirs, [*before, answer])
         assert paid == []
 
 
@@ -354,6 +381,47 @@ class TestStreams:
             "response.function_call_arguments.delta",
             "response.function_call_arguments.done",
         ]
+
+    @pytest.mark.parametrize("after", [0, 5, 9])
+    def test_go_on_behind_the_last_event_that_the_client_has(self, client, site, after):
+        site("Hello you all")
+        whole = self.read(respond(client, stream=True))
+
+        rest = list(client.responses.retrieve(whole[-1].response.id, stream=True, starting_after=after))
+
+        assert [(event.sequence_number, event.type, getattr(event, "delta", "")) for event in rest] == [
+            (event.sequence_number, event.type, getattr(event, "delta", "")) for event in whole[after + 1 :]
+        ]
+
+    def test_end_with_the_whole_response_once_their_pieces_are_gone(self, client, site):
+        site("Hello you all")
+        whole = self.read(respond(client, stream=True))
+        AnswerChunk.objects.all().delete()
+
+        rest = list(client.responses.retrieve(whole[-1].response.id, stream=True, starting_after=11))
+
+        assert rest[-1].response.output_text == whole[-1].response.output_text
+
+    @pytest.mark.parametrize("given", ["x", "-2", "9" * 99, "٣"])
+    def test_refuse_what_is_no_number_of_an_event(self, client, site, given):
+        site("Hello")
+        response = respond(client)
+
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.get(f"/responses/{response.id}?stream=true&starting_after={given}", cast_to=object)
+
+        assert caught.value.param == "starting_after"
+
+    @pytest.mark.parametrize("are_gone", [False, True])
+    def test_of_a_failed_response_end_with_the_failure_again(self, client, site, are_gone):
+        site(model=ScriptedModel(BrokenStreamError("secret"), words_before_error=1))
+        events = self.read(respond(client, stream=True))
+        if are_gone:
+            AnswerChunk.objects.all().delete()
+
+        again = self.read(client.responses.retrieve(events[-1].response.id, stream=True))
+
+        assert again[-1].type == "response.failed"
 
     @pytest.mark.parametrize("store", [True, False])
     def test_end_with_the_failure(self, client, site, store):
@@ -464,6 +532,15 @@ class TestAttacks:
             ({"input": "Hi", "conversation": 5}, "conversation"),
             ({"input": "Hi", "conversation": "a", "previous_response_id": "b"}, "previous_response_id"),
             ({"input": "Hi", "background": True, "store": False}, "background"),
+            ({"input": "Hi", "conversation": "a", "store": False}, "store"),
+            ({"input": "Hi", "previous_response_id": f"resp_{'a' * 32}", "store": False}, "store"),
+            (
+                {
+                    "input": [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": f"msg_{'a' * 32}_0"}],
+                    "store": False,
+                },
+                "store",
+            ),
             ({"input": "Hi", "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
             ({"input": "Hi", "text": {"format": {"type": "x"}}}, "text.format"),
         ],

@@ -104,20 +104,22 @@ export async function tokensUsed() {
     return results && results.reduce((sum, row) => sum + row.input + row.output, 0);
 }
 
-/** Return the ids of the calls that wait for the approval of somebody else, by the id of the answer. */
+/** Return what the calls want to do that wait for the approval of somebody else, by the id of the answer and of the call. */
 export async function waitingForOthers(id, signal) {
     const messages = await rest(`${CHAT.root}${encodeURIComponent(id)}/messages`, {signal});
-    return new Map(messages.map(message => [message.id, message.metadata?.waitsForOthers ?? []]));
+    return new Map(messages.map(({id: answer, metadata}) => [
+        answer, new Map(metadata?.waitsForOthers?.map(call => [call, metadata.asks?.[call] ?? ""])),
+    ]));
 }
 
-/** Return the stream of the answer in progress; null if there is none. */
-export async function resume(id, signal, after = null) {
-    const behind = after === null ? "" : `?after=${encodeURIComponent(after)}`;
+/** Return the stream of the answer in progress; null if there is none, unless it *stays*, for what people write. */
+export async function resume(id, signal, after = null, stays = false) {
+    const behind = `?${new URLSearchParams({...(after === null ? {} : {after}), ...(stays ? {stays} : {})})}`;
     const response = await request(`${CHAT.root}${encodeURIComponent(id)}/stream${behind}`, {signal});
     return response.status === 204 ? null : response;
 }
 
-/** Return whether a response of *resume* is no answer, but what is written while a person answers. */
+/** Return whether a response of *resume* is no answer, but what others write. */
 export function isOfPerson(response) {
     return response.headers.has("X-Chatmemory-Handover");
 }

@@ -6,14 +6,15 @@ import {dropUnsent, keepUnsent, unsentOf} from "./drafts.js";
 import {withContent} from "./files.js";
 import {follow} from "./following.js";
 import {idOf, textOf, toMessages, toUiMessage, waits} from "./messages.js";
+import {questionOf} from "./parts.js";
 import {chunks} from "./stream.js";
 import {tellTabs} from "./tabs.js";
 
 const PAGE = 50;
 const MOST = 200; // messages in a page of the REST API
 const AROUND = 20; // sequences shown behind a message that is opened
-const PAUSE = 3_000; // milliseconds until a lost stream of what a person writes is opened again
-const ASK = "ask_a_person"; // the tool by which an answer hands the conversation over
+const PAUSE = 3_000; // milliseconds until a stream of what people write is opened again
+const LONGEST_PAUSE = 60_000; // the same where the site cannot be reached, or refuses it
 const UNFIT = [400, 413]; // the status of a refusal because of the message itself: it has to be changed
 
 export class Conversation {
@@ -80,12 +81,14 @@ export class Conversation {
         await this.#guard(signal => this.#catchUp(signal));
     }
 
-    /** Show what another tab, or another device, has changed. */
+    /** Show what another tab, or another device, has changed or erased. */
     async lookAgain() {
         if (this.id === null || this.isBusy || this.#end !== null) return;
         const {signal} = this.#leaving;
-        const now = await about(this.id, signal).catch(() => null);
-        if (now && !this.isBusy && JSON.stringify(now) !== JSON.stringify(this.#about)) {
+        const now = await about(this.id, signal).catch(() => this.#about);
+        if (signal.aborted || this.isBusy) return;
+        if (this.#about && !now) this.page.onMissing(this.id, {wasShown: true});
+        else if (this.#rows.at(-1)?.message?.type === "USER" || JSON.stringify(now) !== JSON.stringify(this.#about)) { // or is being answered
             await this.#catchUp(signal).catch(() => {}); // nobody has asked for it
         }
     }
@@ -183,6 +186,12 @@ export class Conversation {
     async rate(sequence, rating, reason = "") {
         const feedback = rating === null ? null : {rating, ...(reason ? {reason} : {})};
         await this.#change(`messages/${sequence}/`, {method: "PATCH", body: {metadata: {feedback}}}, text("rated"));
+    }
+
+    /** Keep a message in the memory, whatever leaves it, or do so no longer. */
+    async pin(sequence, isPinned) {
+        const method = isPinned ? "POST" : "DELETE";
+        await this.#change(`messages/${sequence}/pin/`, {method}, text(isPinned ? "message_pinned" : "message_unpinned"));
     }
 
     async switchTo(to) {
@@ -283,13 +292,20 @@ export class Conversation {
     async #goOn(signal) {
         const asks = this.#asks;
         await this.#loadMemory(signal);
+        return this.#listen(signal, asks);
+    }
+
+    /** Follow an answer in progress or, without one, show what people write from now on. */
+    async #listen(signal, asks = this.#asks) {
         const last = this.#rows.at(-1);
         const seen = last ? last.client_message_id ?? `message-${last.sequence}` : null;
-        const response = this.#about || this.#unsent ? await resume(this.id, signal, seen) : null;
+        const leaving = new AbortController();
+        signal.addEventListener("abort", () => leaving.abort(), {once: true});
+        const response = this.#about || this.#unsent ? await resume(this.id, leaving.signal, seen, true) : null;
         if (!response) return undefined;
         if (isOfPerson(response)) {
             if (this.#isWatched) return response.body.cancel();
-            this.#watch(response, signal); // as long as a person answers
+            this.#watch(response, signal, leaving); // as long as the page is open
             return undefined;
         }
         // The question may have been stored since the history was loaded.
@@ -299,29 +315,40 @@ export class Conversation {
         return this.#follow(response, signal);
     }
 
-    /** Show who answers, and what is new, while a person does. */
-    async #watch(response, signal) {
+    /** Show who answers, and what is new. While the assistant does, a hidden page closes the stream: connections are few. */
+    async #watch(response, signal, leaving) {
         this.#isWatched = true;
+        let isIdle = true;
+        const leaveHidden = () => { if (document.hidden && isIdle) leaving.abort(); };
+        document.addEventListener("visibilitychange", leaveHidden);
         try {
             for await (const {type, data} of chunks(response)) {
                 if (signal.aborted) return;
-                if (type === "data-handover") this.page.onHandover(data);
-                if (type === "data-message" && !this.isBusy) await this.#refresh(signal);
-                if (type === "data-message" && data.role === "assistant") announce(text("answered"));
+                if (type === "data-handover") {
+                    isIdle = data.state === "assistant";
+                    this.page.onHandover(data);
+                    leaveHidden();
+                }
+                if (type !== "data-message" || this.isBusy || this.#rows.some(row => idOf(row) === data.id)) continue;
+                await this.#refresh(signal);
+                if (data.role === "assistant") announce(text("answered"));
             }
         } catch {
-            // The connection is lost; below, it is opened again.
+            // The connection is lost; it is opened again.
         } finally {
+            document.removeEventListener("visibilitychange", leaveHidden);
             if (!signal.aborted) this.#isWatched = false;
         }
-        await new Promise(resolve => { setTimeout(resolve, PAUSE); });
-        if (!signal.aborted) await this.#catchUp(signal).catch(() => this.#watchAgain(signal));
+        this.#watchAgain(signal, isIdle);
     }
 
-    #watchAgain(signal) {
-        setTimeout(() => {
-            if (!signal.aborted && !this.#isWatched) this.#catchUp(signal).catch(() => this.#watchAgain(signal));
-        }, PAUSE);
+    /** Listen again after a *pause* or, if the assistant answers, once somebody looks at the page. */
+    async #watchAgain(signal, isIdle = false, pause = PAUSE) {
+        await new Promise(resolve => { setTimeout(resolve, pause); });
+        if (isIdle && document.hidden) await new Promise(resolve => { document.addEventListener("visibilitychange", resolve, {once: true}); });
+        if (signal.aborted || this.#isWatched) return;
+        if (this.isBusy) this.#watchAgain(signal, isIdle);
+        else await this.#listen(signal).catch(() => this.#watchAgain(signal, isIdle, Math.min(2 * pause, LONGEST_PAUSE)));
     }
 
     /** Show an answer until its end. *isOurs*: this tab has asked for it. */
@@ -329,7 +356,7 @@ export class Conversation {
         if (signal.aborted) return;
         this.#setBusy(true);
         const {transcript, onProblem, onStatus} = this.page;
-        let [frame, isStored, isHandedOver, answer] = [0, false, false, null];
+        let [frame, isStored, answer] = [0, false, null];
         const show = () => {
             frame = 0;
             if (!signal.aborted) transcript.showLive(answer);
@@ -339,10 +366,7 @@ export class Conversation {
                 onLost: isLost => onStatus(isLost ? text("reconnecting") : ""),
                 onChange: (now, chunk) => {
                     answer = now;
-                    if (chunk?.type === "data-handover") {
-                        isHandedOver = true;
-                        this.page.onHandover(chunk.data);
-                    }
+                    if (chunk?.type === "data-handover") this.page.onHandover(chunk.data);
                     if (chunk?.type === "start") this.#hideStored(chunk);
                     if (chunk && chunk.type !== "start" && !isStored) {
                         isStored = true;
@@ -356,8 +380,9 @@ export class Conversation {
             show();
             onStatus("");
             if (isOurs && this.#unsent && whole && whole.state !== "failed") this.#drop();
+            const waiting = whole?.parts.find(part => part.state === "waiting");
             if (whole?.state === "failed") onProblem(new Refused(whole.error, null));
-            else if (whole?.parts.some(part => part.state === "waiting")) announce(text("may_run"));
+            else if (waiting) announce(questionOf(waiting));
             else if (whole?.state === "finished" && !whole.parts.length) announce(text("person_reads"));
             else announce(text(whole?.state === "stopped" ? "stopped" : "answered"));
             [this.#isSending, this.#streamed] = [false, null];
@@ -366,12 +391,12 @@ export class Conversation {
             await this.#refresh(signal).catch(error => { if (!signal.aborted) onProblem(error); });
             this.page.onChange();
             this.page.onAnswered();
-            if (isHandedOver || whole?.parts.some(part => part.name === ASK)) await this.#goOn(signal);
         } finally {
             cancelAnimationFrame(frame);
             this.#streamed = null;
             if (!signal.aborted) this.#setBusy(false);
         }
+        if (!this.#isWatched && !signal.aborted) this.#listen(signal).catch(() => this.#watchAgain(signal));
     }
 
     /** Hide what is stored of an answer whose stream begins with *start*: the stream has all of it, unless it has waited. */

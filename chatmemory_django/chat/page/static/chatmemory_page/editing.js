@@ -9,7 +9,7 @@ export function editInPlace(item, words, {isBusy, onSave}) {
     const end = () => {
         form.remove();
         item.classList.remove("editing");
-        item.querySelector("[data-acts]")?.focus();
+        item.querySelector("[data-edit]")?.focus();
     };
     const submit = event => {
         event?.preventDefault();

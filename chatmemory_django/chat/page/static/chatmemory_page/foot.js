@@ -1,7 +1,7 @@
 // The line below a message: its status, its versions, and what can be done with it.
 
 import {copyButton} from "./clipboard.js";
-import {element, iconButton, number, text} from "./dom.js";
+import {element, icon, iconButton, number, text} from "./dom.js";
 import {textOf, waits} from "./messages.js";
 
 const REJECTED = {too_long: "rejected_length", content_filter: "rejected_content", file: "rejected_file", invalid: "rejected_other"};
@@ -13,8 +13,9 @@ export function foot(message, isLast, does, onEdit) {
     if (textOf(message) && message.role !== "system") {
         made.append(copyButton(text(message.role === "user" ? "copy_message" : "copy_answer"), () => textOf(message)));
     }
+    if (does.pin && (message.role === "user" || message.written) && !waits(message)) made.append(...pin(message, does));
     if (message.role === "user") {
-        made.append(iconButton("edit", text("edit"), onEdit, {"data-acts": ""}));
+        made.append(iconButton("edit", text("edit"), onEdit, {"data-acts": "", "data-edit": ""}));
         if (message.metadata.rejected) made.append(rejected(message, isLast, does));
         else if (isLast) made.append(unanswered("unanswered", () => does.retry(message)));
     } else if (message.role === "assistant") {
@@ -67,6 +68,14 @@ function rating({written, metadata}, value, does) {
         value === 5 ? "good" : "bad", text(value === 5 ? "good_answer" : "bad_answer"),
         () => does.rate(written, isChosen ? null : value), {"data-acts": "", "aria-pressed": String(isChosen)},
     );
+}
+
+/** Return a button that pins a message, or that it is pinned and a button that ends it. */
+function pin({role, sequences, written, pinned}, does) {
+    const name = pinned ? "unpin_message" : "pin_message";
+    const sequence = pinned ?? (role === "user" ? sequences[0] : written);
+    const button = iconButton("pin", text(name), () => does.pin(sequence, !pinned), {"data-acts": ""});
+    return pinned ? [element("span", {class: "note pinned"}, icon("pin"), text("pinned")), button] : [button];
 }
 
 /** Return "2 of 3", with buttons for the other versions. */

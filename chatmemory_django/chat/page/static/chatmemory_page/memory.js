@@ -128,7 +128,7 @@ export class MemoryPanel {
     /** Show the system message and the summary. */
     #texts(seen) {
         const textAt = reason => {
-            const found = seen?.explanation.find(each => each.reason === reason);
+            const found = seen?.explanation.find(each => each.reason === reason && each.type === "SYSTEM");
             const message = found && seen.messages.find(each => each.sequence === found.sequence);
             return message?.message?.text ?? null; // what the user may not read is not shown
         };

@@ -5,8 +5,8 @@
  *
  * {role, sequences, parts, places, hasEnded, metadata}; a part is {kind: "text" | "reasoning", text}, {kind: "tool", id,
  * name, input, output, state, approval, asks} or {kind: "file", mediaType, url, name}. *places* are its rows with alternatives,
- * *written* the sequence of its last row that the model wrote. *others* are the ids of the calls that wait for somebody else,
- * by the id of the answer.
+ * *written* the sequence of its last row that the model wrote, *pinned* that of a row that is pinned. *others* is what the
+ * calls want to do that wait for somebody else, by the id of the answer and of the call.
  */
 export function toMessages(rows, approvals = [], others = new Map()) {
     const [messages, first] = [[], []];
@@ -29,12 +29,14 @@ export function toMessages(rows, approvals = [], others = new Map()) {
         if (row.place) message.places.push({sequence: row.sequence, ...row.place});
         addParts(message.parts, row.message);
         if (row.message.type === "AI") message.written = row.sequence;
+        if (row.is_pinned) message.pinned ??= row.sequence;
         for (const waiting of approvals.filter(each => each.sequence === row.sequence)) {
             const call = message.parts.findLast(part => part.kind === "tool" && part.id === waiting.call_id);
             if (call) Object.assign(call, {state: "waiting", approval: waiting.id, asks: waiting.asks});
         }
         for (const call of message.parts) {
-            if (call.state === "unknown" && others.get(message.id)?.includes(call.id)) call.state = "others";
+            const asks = others.get(message.id)?.get(call.id);
+            if (call.state === "unknown" && asks !== undefined) Object.assign(call, {state: "others", asks});
         }
         if (role === "assistant") addMetadata(message.metadata, row.metadata ?? {});
         else if (row.metadata?.rejected) message.metadata.rejected = row.metadata.rejected;

@@ -17,6 +17,7 @@ const NAME = document.title;
 
 const transcript = new Transcript(at("scroller"), at("messages"), {
     edit: (message, words) => conversation.edit(message, words),
+    pin: at("memory") && ((sequence, isPinned) => conversation.pin(sequence, isPinned)),
     rate: (sequence, value) => (value === 1 ? askWhy(sequence) : conversation.rate(sequence, value)),
     regenerate: message => conversation.regenerate(message),
     retry: message => conversation.regenerate(message),
@@ -46,11 +47,12 @@ const conversation = new Conversation({
         conversations?.mark(id);
     },
     chosen,
-    onMissing: id => {
-        if (draftOf(id)) return; // a new one, whose first message was not sent
+    onMissing: (id, {wasShown = false} = {}) => {
+        if (!wasShown && draftOf(id)) return; // a new one, whose first message was not sent
         noteOpen(null, {replaces: true});
+        keepTyped();
         open(null);
-        if (site.isPage) showProblem({message: text("missing")});
+        if (wasShown || site.isPage) showProblem({message: text("missing")});
     },
     onChange: () => loadList(),
     onAnswered: () => showUsed(),
@@ -114,11 +116,12 @@ async function openTemporary() {
     }
 }
 
-/** Keep what was typed while the scripts were loaded, behind the draft that is shown in its place. */
+/** Keep what is in the field, behind the draft that is shown in its place; without the lines of an Enter that sent nothing. */
 function keepTyped() {
-    const [id, typed] = [openId(), composer.field.value.trimEnd()];
+    const [id, typed] = [openId(), composer.field.value.replace(/\n+$/, "")];
     const draft = draftOf(id);
-    if (typed && !draft.includes(typed)) keepDraft(id, typed.includes(draft) ? typed : `${draft}\n\n${typed}`);
+    // A browser fills the field with what was in it before a reload: that is the draft, perhaps with more behind it.
+    if (typed.trim()) keepDraft(id, typed.startsWith(draft.trimEnd()) ? typed : `${draft}\n\n${typed}`);
 }
 
 /** Show how many tokens were used; if that is not known, the number before stays. */

@@ -71,18 +71,23 @@ const FILLERS = {
         );
         body.replaceChildren(
             element("h4", {}, text("arguments")), element("pre", {tabindex: 0}, visible(part.input || "{}")),
-            ...(part.state === "waiting" ? decision(part) : [element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output)]),
+            ...(["waiting", "others"].includes(part.state) ? decision(part) : [element("h4", {}, text("result")), element("pre", {tabindex: 0}, part.output)]),
         );
-        if (part.state === "waiting") shown.open = true;
+        if (part.state === "waiting" || part.asks && part.state === "others") shown.open = true;
     },
     file(shown, part) {
         shown.replaceChildren(shownFile(part));
     },
 };
 
+/** Return what a call that waits wants to do, in words of its tool if that has some. */
+export function questionOf(part) {
+    return part.asks ? text("wants_to", {asks: visible(part.asks)}) : text("may_run");
+}
+
 /** Return the question whether a call may run. A click on an answer is the event "decide". */
 function decision(part) {
-    if (!part.approval) return [];
+    if (!part.approval) return part.asks ? [element("p", {class: "decision"}, questionOf(part))] : [];
     const button = (words, approved, attributes) => element("button", {
         type: "button",
         "data-acts": "",
@@ -93,7 +98,7 @@ function decision(part) {
         ...attributes,
     }, text(words));
     const buttons = [button("approve", true, {class: "main"}), " ", button("deny", false)];
-    const question = part.asks ? text("wants_to", {asks: visible(part.asks)}) : text("may_run");
+    const question = questionOf(part);
     return [element("p", {class: "decision", role: "group", "aria-label": question}, question, " ", ...buttons)];
 }
 
