@@ -739,8 +739,8 @@ class Oracle:
         return 0 if self.summary is None else self.summaries[self.summary]
 
     def _covers(self, summary: int, sequence: int) -> bool:
-        """Return whether *summary* can have something of message *sequence*."""
-        return sequence > self.bases[summary] and sequence in self.path(self.summaries[summary])
+        """Return whether *summary* can have something of message *sequence*, which may be deleted by now."""
+        return sequence > self.bases[summary] and sequence in self._line(self.summaries[summary])
 
     def _grown_from(self, summary: int) -> list[int]:
         """Return the older summaries that *summary* can have been made of."""

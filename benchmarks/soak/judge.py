@@ -199,7 +199,7 @@ class Judge:
 
     def _judge_state(self, key: int, story: Story, before: State, state: State, touched: set[int]) -> None:
         """Return whether a verb turns the previous state into *state*; if so, its result is the new reference."""
-        if state.version == 1 and story.is_as(state, story.reference, None):
+        if state.version == 1 and not story.differences(state, story.reference, None):
             return  # created, to be written to
         new = range(before.next_sequence, state.next_sequence)
         there = [story.rows[sequence].message for sequence in new if sequence in story.rows]
@@ -214,12 +214,13 @@ class Judge:
             except (ImpossibleError, MissingError) as exc:
                 not_by.append(f"{intent.id} by {type(exc).__name__}")
                 continue
-            if story.is_as(state, expected, None if rearranges(intent) else touched):
+            differences = story.differences(state, expected, None if rearranges(intent) else touched)
+            if not differences:
                 story.reference = expected
                 if intent.kind == "set":
                     story.rewritten |= set(new)
                 return
-            not_by.append(f"{intent.id} {intent.kind} {intent.to} in another way")
+            not_by.append(f"{intent.id} {intent.kind} {intent.to} in another way: {', '.join(differences)}")
         was, sent_now, now = (
             [story.rows[sequence].label if sequence in story.rows else "?" for sequence in sequences]
             for sequences in (story.memories[before.version], new, story.memories[state.version])

@@ -134,27 +134,33 @@ class Story:
         self.memories[state.version] = self._memory(state)
         return touched
 
-    def is_as(self, state: State, expected: Reference, touched: set[int] | None) -> bool:
-        """Return whether *state* is *expected*, comparing the *touched* rows, or all."""
-        found = state.next_sequence, state.summary_sequence, state.total_messages
-        if found != (expected.next, expected.summary, expected.total):
-            return False
-        if self.memories[state.version] != expected.memory() or self.pins[state.version] != expected.pins:
-            return False
+    def differences(self, state: State, expected: Reference, touched: set[int] | None) -> list[str]:
+        """Return how *state* differs from *expected*, comparing the *touched* rows, or all; nothing if it does not."""
         path = expected.path()
         boundary = expected.boundary(expected.head)
+        found: dict[str, tuple[object, object]] = {
+            "next": (state.next_sequence, expected.next),
+            "summary": (state.summary_sequence, expected.summary),
+            "total": (state.total_messages, expected.total),
+            "memory": (self.memories[state.version], expected.memory()),
+            "pins": (self.pins[state.version], expected.pins),
+        }
         # Where rows are deleted, what is up to one of them may be named by another, and so may what follows it.
         if has_all := has_all_rows(self.name):
-            is_same = (self._head(state), state.forgotten_through) == (expected.head, boundary)
+            found["head"] = self._head(state), expected.head
+            found["forgotten"] = state.forgotten_through, boundary
         else:
-            is_same = not any((each <= boundary) != (each <= state.forgotten_through) for each in path)
-        if not is_same:
-            return False
+            found["forgotten"] = (
+                [each for each in path if each <= state.forgotten_through],
+                [each for each in path if each <= boundary],
+            )
         on_path = set(path)
-        return all(
-            self._is_row(sequence, expected, sequence in on_path, has_parents=has_all)
-            for sequence in touched or self.columns.keys() | expected.messages
-        )
+        rows = sorted(touched or self.columns.keys() | expected.messages)
+        wrong = [each for each in rows if not self._is_row(each, expected, each in on_path, has_parents=has_all)]
+        return [
+            *(f"{name} {now}, not {must_be}" for name, (now, must_be) in found.items() if now != must_be),
+            *(f"row {each} {self.columns.get(each)}" for each in wrong),
+        ]
 
     def adopt(self, state: State) -> None:
         """Take *state* as correct, so that the following ones are judged separately."""

@@ -35,6 +35,8 @@ from tests.asgi import run
 from tests.database.interleaving import another_writer
 from tests.estimators import ADDITIVE_WORDS, JOINT
 from tests.logs import logged_by
+from tests.oracle import Oracle
+from tests.oracle import Window as OracleWindow
 from tests.reference_store import ReferenceStore
 
 pytestmark = pytest.mark.django_db
@@ -461,6 +463,31 @@ class TestBranches:
         talk.summarize()
 
         assert summarizer.calls == [(None, ["1", "2"]), (None, ["1", "3", "4"])]
+
+    def test_older_summaries_are_erased_too_if_the_last_message_they_cover_was_deleted(self, memory):
+        """In both: a soak of random verbs takes the oracle's word for it."""
+        talk, oracle, window = memory(), Oracle(), OracleWindow(19, ADDITIVE_WORDS)
+        without_history = MessageWindowChatMemory(
+            max_messages=10, id="c", store=DjangoChatMemoryStore(keep_history=False)
+        )
+        talk.add(*numbered(1, 2, 3, 4, 5, 6))
+        talk.pin(2)
+        talk.summarize()
+        without_history.unpin(2)
+        talk.summarize()
+        oracle.add(numbered(1, 2, 3, 4, 5, 6), window)
+        oracle.pin(2)
+        oracle.put_summary(SystemMessage("until 2"), [1, 2], window)
+        oracle.unpin(2)
+        oracle.delete([2])
+        oracle.put_summary(SystemMessage("until 5"), [3, 4, 5], window)
+        assert oracle.memory_messages() == talk.messages() == [SystemMessage("until 5"), *numbered(6)]
+
+        talk.remove(3)
+        oracle.remove(3)
+
+        kept = Message.objects.exclude(text="").order_by("sequence")
+        assert list(kept.values_list("sequence", flat=True)) == sorted(oracle.messages) == [1, 4, 5, 6]
 
     def test_a_removed_summary_is_not_restored(self, memory, summarizer):
         talk = memory()
