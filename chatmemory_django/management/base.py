@@ -19,6 +19,7 @@ from django.db.models import Model
 from chatmemory_django.checks import unlike
 from chatmemory_django.conf import MAX_DAYS
 from chatmemory_django.db.row_codec import UnreadableError
+from chatmemory_django.db.tables import databases_with
 from chatmemory_django.models import Conversation, ConversationQuerySet
 from chatmemory_django.models.message_codec import StorageError
 
@@ -70,7 +71,7 @@ class ConversationsCommand(BaseCommand):
             raise CommandError(str(exc)) from exc
         except DatabaseError:
             with suppress(DatabaseError):  # of the question, while the database is away
-                refuse_other_tables(connections)
+                refuse_other_tables(databases_with(Conversation) or [router.db_for_write(Conversation)])
             raise
         if self.unreadable:
             raise CommandError(f"{self.unreadable:,} of them cannot be read, first {self.first_unreadable}")
@@ -115,9 +116,8 @@ class ConversationsCommand(BaseCommand):
 
 def refuse_other_tables(databases: Iterable[str]) -> None:
     """Raise a ``CommandError`` if the tables in one of *databases* and the code do not belong together."""
-    for alias in databases:
-        for found in unlike(alias):
-            raise CommandError(f"{found.msg} {found.hint}")
+    for found in (each for alias in databases for each in unlike(alias)):
+        raise CommandError(f"{found.msg} {found.hint}")
 
 
 def parsed(command: BaseCommand, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from django.apps import apps
 from django.core.checks import Error, Tags, Warning, run_checks  # noqa: A004  # Django's name for it
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connection, models
+from django.db import DatabaseError, connection, connections, models
 from django.db.migrations.recorder import MigrationRecorder
 
 from chatmemory_django.checks import check_tables
@@ -66,6 +66,18 @@ def not_applied(label: str) -> Iterator[None]:
         yield
     finally:
         MigrationRecorder.Migration.objects.bulk_create(rows)
+
+
+@pytest.fixture
+def another_database(transactional_db, monkeypatch, tmp_path) -> Iterator[None]:
+    """Give the site another database, with nothing of this package in it."""
+    other = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "other.sqlite3")}
+    settings = connections.configure_settings({"default": {}, "other": other})
+    monkeypatch.setitem(connections.settings, "other", settings["other"])
+    connections["other"].connect()  # which Django allows in tests, of databases that it has not made
+    yield
+    connections["other"].close()
+    del connections["other"]
 
 
 def found() -> list:
@@ -175,6 +187,7 @@ def test_a_command_before_the_first_migration_names_the_cure():
         call_command("check_chatmemory")
 
 
+@pytest.mark.usefixtures("another_database")
 def test_another_error_of_the_database_stays_what_it_is(monkeypatch):
     def fail(*args, **options):
         execute("SELECT * FROM nowhere")
