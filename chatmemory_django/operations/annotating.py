@@ -81,7 +81,7 @@ def _annotate(
     before = message.metadata or {}
     feedback, reason = before.get(FEEDBACK), message.rating_reason
     if FEEDBACK in changes:
-        feedback, reason = _apart(changes[FEEDBACK])
+        feedback, reason = without_reason(changes[FEEDBACK])
     after = {key: value for key, value in {**before, **changes, FEEDBACK: feedback}.items() if value is not None}
     # As text, since in Python 1 == True.
     if json.dumps(after) != json.dumps(before) or reason != message.rating_reason:
@@ -94,8 +94,8 @@ def _annotate(
     return message
 
 
-def _apart(feedback: Any) -> tuple[Any, str | None]:
-    """Return *feedback* without its reason, and the reason."""
+def without_reason(feedback: Any) -> tuple[Any, str | None]:
+    """Return *feedback* without its reason, and the reason; ``ValueError`` if that is too long."""
     reason = feedback.get("reason") if isinstance(feedback, Mapping) else None
     if not isinstance(reason, str):
         return feedback, None

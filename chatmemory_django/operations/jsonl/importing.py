@@ -19,6 +19,7 @@ from django.utils.timezone import now
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from chatmemory_django.access import FEEDBACK
 from chatmemory_django.codec import message_from_json
 from chatmemory_django.core.limits import MAX_INTEGER, check_text_length, check_values, is_storable, is_uuid, memory_key
 from chatmemory_django.core.media import AddressError, check_files, check_json_files
@@ -35,6 +36,7 @@ from chatmemory_django.models.copies import exported
 from chatmemory_django.models.message_codec import Uploads, uploads_in, writing
 from chatmemory_django.models.messages import encoded_texts
 from chatmemory_django.models.windows import Bounds, is_in_memory
+from chatmemory_django.operations.annotating import without_reason
 from chatmemory_django.operations.jsonl.lines import (
     SPOOL_BYTES,
     ConversationExistsError,
@@ -374,6 +376,10 @@ class _Import:
         self._first_at, self._last_at = self._first_at if self._rows else moment, moment
         try:
             metadata = to_metadata(line.metadata, self.limits.max_metadata_bytes)
+            if metadata and FEEDBACK in metadata:
+                feedback, reason = without_reason(metadata[FEEDBACK])
+                metadata = {**metadata, FEEDBACK: feedback}
+                line = replace(line, rating_reason=line.rating_reason or reason)
             if line.rating_reason is not None:
                 to_metadata({"rating_reason": line.rating_reason})
             message = message_from_json(bytes(line.message))
