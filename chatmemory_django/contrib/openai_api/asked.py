@@ -85,11 +85,9 @@ def _gone_on(
 ) -> StoredResponse | None:
     """Return the newest response of *conversation* if it has gone on with the *outputs* and *decisions*."""
     newest = StoredResponse.newest(conversation, read.user)
-    if newest is None:
-        return None
-    if newest.has_taken(outputs, [each["approval"]["id"] for each in decisions]):
+    if newest is not None and newest.has_taken(outputs, [each["approval"]["id"] for each in decisions]):
         return newest
-    if newest.is_active:  # it may be about to take them
+    if newest is not None and newest.is_active:  # it may be about to take them
         raise NotAllowedError(409, str(BusyError()), **{"Retry-After": "1"})
     return None
 

@@ -276,9 +276,7 @@ def _part(part: Any, path: str) -> dict[str, Any]:
     match part:
         case {"type": "text" | "input_text", "text": str() as text}:
             return {"type": "text", "text": text}
-        case {"type": "image_url", "image_url": {"url": str() as url}}:
-            return _file(url, "image")
-        case {"type": "input_image", "image_url": str() as url}:
+        case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
             return _file(url, "image")
         case {"type": "input_audio", "input_audio": {"data": str() as data, "format": str() as form}} if (
             form in AUDIO_TYPES

@@ -41,6 +41,8 @@ class Input(NamedTuple):
     """What was decided on calls, as the AI SDK's clients send it."""
     refers: bool
     """Whether some of the history is only referred to."""
+    is_mixed: bool
+    """Whether a question is new beside what is answered to calls: one request goes on with one of them."""
 
     @property
     def instructions(self) -> str:
@@ -67,34 +69,34 @@ def read_input(given: msgspec.Raw, instructions: str | None, check: Callable[[Us
     if len(value) > MAX_HISTORY:
         raise ValueError(f"$.input: there are {len(value)} items; at most {MAX_HISTORY} are allowed.")
     texts = [text_of(instructions or "", "$.instructions")]
-    turns, outputs, approvals = list[SentTurn](), dict[str, Any](), list[dict[str, Any]]()
+    turns, after, outputs, approvals = list[SentTurn](), list[SentTurn](), dict[str, Any](), list[dict[str, Any]]()
     known: UUID | None = None
-    after: list[SentTurn] = []
-    has_answer = refers = False
+    has_answer = refers = is_mixed = False
     for index, raw in enumerate(value):
         path = f"$.input[{index}]"
         item: Any = read_value(raw, dict[str, Any], path)
         kind = str(item.get("type") or ("message" if "role" in item else ""))
         role = str(item.get("role"))
         if (run := run_in(item.get("id"), "msg", "fc", "rs")) is not None and role != "user":
-            known, after, outputs, approvals = run, [], {}, []
+            known, after, outputs, approvals, is_mixed = run, [], {}, [], False
         if kind == "message" and role in INSTRUCTING:
             texts.append(text_of(item.get("content"), f"{path}.content"))
         elif kind == "message" and role == "user":
             turns.append(question_of(item.get("content"), f"{path}.content", check))
             after.append(turns[-1])
-            outputs, approvals = {}, []
+            is_mixed, outputs, approvals = is_mixed or bool(outputs or approvals), {}, []
         elif kind == "message" and role == "assistant":
-            has_answer = True
+            has_answer, is_mixed = True, False
             if turns:
                 turns[-1].answer.append(AiMessage(text_of(item.get("content"), f"{path}.content") or None))
         elif kind == "function_call":
             _add_call(turns, item, path)
         elif kind == "function_call_output":
-            output = item.get("output")
-            outputs[_text(item, "call_id", path)] = text = text_of(output, f"{path}.output")
+            outputs[_text(item, "call_id", path)] = text = text_of(item.get("output"), f"{path}.output")
             if turns:
                 turns[-1].answer.append(ToolExecutionResultMessage(item["call_id"], None, text))
+        elif kind == "mcp_approval_request":
+            after = []  # the questions before it are asked
         elif kind == "mcp_approval_response":
             approvals.append(_approval(item, path))
         elif kind == "item_reference":
@@ -109,7 +111,9 @@ def read_input(given: msgspec.Raw, instructions: str | None, check: Callable[[Us
         raise ValueError(f"$.input: at most {MAX_DECISIONS} approvals are allowed.")
     history = SentHistory(merged(turns), "\n\n".join(filter(None, texts)))
     is_new = not has_answer and len(history.turns) <= 1
-    return Input(history, is_new, known, merged(after), outputs, approvals, refers)
+    is_asked = bool(after) and not any(isinstance(each, AiMessage) for each in after[-1].answer)
+    is_mixed = is_mixed or (is_asked and bool(outputs or approvals))
+    return Input(history, is_new, known, merged(after), outputs, approvals, refers, is_mixed)
 
 
 def _add_call(turns: list[SentTurn], item: Mapping[str, Any], path: str) -> None:
@@ -172,10 +176,8 @@ class ResponseRequest(AnswerRequest):
         """The conversation, which is named by its id or is an object that has it."""
         given: Any = read_value(self.conversation, Any, "$.conversation")
         match given:
-            case None:
-                return None
-            case str() as name:
-                return name
+            case None | str():
+                return given
             case {"id": str() as name}:
                 return name
         raise ValueError("$.conversation: it must be the id of a conversation, or an object with its id.")

@@ -126,6 +126,8 @@ def _asked(request: HttpRequest) -> AskedAnswer:
             raise nothing_waits()
         asked = Unstored.of(request, read, given.history)
     else:
+        if given.is_mixed:
+            raise RefusedRequestError(400, "Send what is answered to calls first, without a question.", param="input")
         body: dict[str, Any] = {"id": chat_id}
         if not (given.outputs or given.approvals):
             body["trigger"] = "submit-message" if shown else None
@@ -157,10 +159,10 @@ def _place(
     """
     wanted, given = read.request, read.given
     before: StoredResponse | None = None
-    is_private = wanted.store is False
+    is_private = wanted.store is False or bool(request.headers.get(TASK))
     is_named = wanted.conversation_id is not None or wanted.previous_response_id is not None
     if is_private and (is_named or given.refers or given.approvals):
-        detail = "What goes on in a conversation is stored there: leave out store, or send the history instead."
+        detail = f"What goes on in a conversation is stored there: without store and {TASK}, or send the history."
         raise RefusedRequestError(400, detail, param="store")
     if (chat_id := wanted.conversation_id) is not None:
         conversation = own_conversation_of(request, read, chat_id)
@@ -183,6 +185,5 @@ def _place(
             raise named.another()
         return conversation.memory_id, conversation, before.ids()
     has_history = not given.is_new or any(turn.answer for turn in given.history.turns)
-    is_kept = not (is_private or request.headers.get(TASK))
-    is_stored = is_kept and given.history.turns and not has_history
+    is_stored = given.history.turns and not (is_private or has_history)
     return (read.new_id() if is_stored else ""), None, []

@@ -154,6 +154,20 @@ class TestResponses:
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(first.id)
 
+    def test_of_what_a_program_asks_for_itself_are_in_no_conversation(self, client, site):
+        site("Hello", "A title")
+        first = respond(client)
+        task = {"extra_headers": {"X-Task": "title"}}
+
+        for place in ({"previous_response_id": first.id}, {"conversation": first.conversation.id}):
+            with pytest.raises(openai.BadRequestError):
+                respond(client, "Name this chat", **place, **task)
+        history = [{"role": "user", "content": "Hi"}, first.output[0].to_dict()]
+        title = respond(client, [*history, {"role": "user", "content": "Name this chat"}], **task)
+
+        assert (title.output_text, title.conversation, title.store) == ("A title", None, False)
+        assert texts() == ["Hi", "Hello"]
+
     def test_go_on_where_the_items_of_a_stored_response_were(self, client, site):
         site("One", "Two", "Three")
         first = respond(client, "First")
@@ -244,6 +258,19 @@ class TestTools:
 
         assert second.output_text.strip() == "Rain."
 
+    @pytest.mark.parametrize("comes_first", ["output", "question"])
+    def test_of_the_client_are_not_answered_beside_a_question(self, client, site, comes_first):
+        site(calling(ASKS), "Rain.")
+        first = respond(client, "Weather?", tools=[WEATHER])
+        both = [output_of(first.output[0], "rain"), {"role": "user", "content": "And tomorrow?"}]
+
+        for place in ({"previous_response_id": first.id}, {"conversation": first.conversation.id}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                respond(client, both if comes_first == "output" else both[::-1], **place)
+            assert caught.value.param == "input"
+        assert respond(client, both[:1], previous_response_id=first.id).output_text == "Rain."
+        assert texts() == ["Weather?", "", "rain", "Rain."], "neither is lost"
+
     def test_of_the_site_run_there_and_are_not_shown(self, client, site):
         def add(one: int, two: int) -> int:
             """Add two numbers."""
@@ -306,6 +333,18 @@ class TestApprovals:
         assert second.output_text.strip() == "Done."
         assert paid == ([5] if approve else [])
         assert client.responses.retrieve(response.id).output[0].id == request.id
+
+    def test_are_not_answered_beside_a_question(self, client, asked):
+        response, paid = asked()
+        answer = {"type": "mcp_approval_response", "approval_request_id": response.output[0].id, "approve": True}
+        question = {"role": "user", "content": "And the rest?"}
+
+        for both in ([answer, question], [question, answer]):
+            with pytest.raises(openai.BadRequestError):
+                respond(client, both, previous_response_id=response.id)
+        assert (paid, texts()) == ([], ["Hi", ""])
+        whole = [{"role": "user", "content": "Hi"}, response.output[0].to_dict(), answer]
+        assert respond(client, whole, previous_response_id=response.id).output_text.strip() == "Done."
 
     def test_of_others_are_not_asked_of_the_caller(self, client, asked):
         response, _ = asked(approve_by="shop.pay")
