@@ -41,19 +41,17 @@ def hand_over(
     Raises:
         ConversationErasedError: The conversation is gone.
         OtherPersonError: Another person has it.
+        ValueError: *to* is not saved, or not signed in.
 
     """
+    if to is not None and to.pk is None:
+        raise ValueError("to must be a saved user, or None for nobody yet.")
     person = "" if to is None else str(to.pk)
     return _changed(conversation, partial(_hand_over, person, takes_over))
 
 
 def give_back(conversation: Conversation) -> Conversation:
-    """
-    Let the assistant answer in *conversation* again, and return the conversation as it is then.
-
-    The assistant answers the next question, and is sent what was written in the meantime. Raises
-    ``ConversationErasedError`` as ``hand_over`` does.
-    """
+    """Let the assistant answer the next question in *conversation*, and return it then; raises as ``hand_over``."""
     return _changed(conversation, lambda found: _set(found, State.ASSISTANT, ""))
 
 

@@ -266,8 +266,10 @@ def _field(model: str, name: str):
     ],
 )
 def test_a_wrong_name_is_an_error(ann, options, words):
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(CommandError, match=words) as caught:
         call_command("verify_chatmemory", **options)
+
+    assert caught.value.returncode == (1 if options else 2)
 
 
 def test_it_changes_nothing(ann, capsys):

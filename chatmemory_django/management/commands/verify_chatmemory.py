@@ -41,7 +41,7 @@ class Command(ConversationsCommand):
     def handle(self, *, database: str | None, user: str | None, user_key: str | None, **options: Any) -> None:
         """Print what is left of the user."""
         if user is None and user_key is None:
-            raise CommandError("Name the user: --user NAME or --user-key KEY.")
+            raise CommandError("Name the user: --user NAME or --user-key KEY.", returncode=2)
         whom = self._user(user, user_key)
         databases = [database] if database is not None else databases_with(Conversation)
         left = [(using, remnant) for using in databases for remnant in left_of(whom, using)]

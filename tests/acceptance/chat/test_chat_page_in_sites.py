@@ -154,6 +154,8 @@ def test_a_chat_in_a_page_stays_open_from_page_to_page(visit, axe, size, languag
     opened.goto("/about/")
     opened.goto("/")
     opened.wait_for_selector(".message.assistant strong >> text=Plums")
+    chat, field = (opened.locator(name).bounding_box() for name in ("chat-memory", "#composer"))
+    assert field["y"] + field["height"] == pytest.approx(chat["y"] + chat["height"], abs=20)
     assert overflow(opened) <= 0
     assert axe(opened) == []
     shoot(opened, f"shop-widget-{size}-{language}")

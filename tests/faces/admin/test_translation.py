@@ -42,6 +42,13 @@ def test_every_translation_ends_as_its_original_does(german):
         assert {text[-1:], translated[-1:]} & set("?!…") <= {text[-1:]} & {translated[-1:]}, text
 
 
+def test_the_unit_of_a_window_is_written_once(german):
+    # The script fills in "4.000 Tokens"; a window of messages has no tokens.
+    [asked] = [each for original, each in german._catalog.items() if "What if the window had" in original]
+
+    assert "Token" not in asked
+
+
 @needs_gettext
 def test_the_compiled_translations_are_up_to_date(german, tmp_path):
     compiled = tmp_path / "django.mo"

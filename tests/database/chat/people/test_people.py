@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import connections
 from django.test import Client
 from django.utils import timezone
@@ -447,3 +447,16 @@ class TestRaces:
             answer_as(conversation, klaus, "I am here.")
 
         assert (len(texts()), Conversation.objects.get().state) == (2, State.ASSISTANT)
+
+
+@pytest.mark.parametrize("nobody", [User(username="new"), AnonymousUser()], ids=["not saved", "not signed in"])
+def test_who_has_no_key_gets_no_conversation(begin, nobody):
+    conversation = begin()
+
+    with pytest.raises(ValueError, match="a saved user"):
+        hand_over(conversation, nobody)
+    with pytest.raises(ValueError, match="a saved user"):
+        answer_as(conversation, nobody, "I look into it.")
+
+    conversation.refresh_from_db()
+    assert (conversation.state, conversation.person, conversation.next_sequence) == ("assistant", "", 3)
