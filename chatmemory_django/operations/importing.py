@@ -92,7 +92,7 @@ class ImportRefusedError(ValueError):
 
 
 class ImportConflictError(ImportRefusedError):
-    """One that exists with other messages, or belongs to another user. It is not changed."""
+    """One that exists with other messages, or whose owner is not the given one. It is not changed."""
 
 
 def import_conversations(
@@ -116,7 +116,7 @@ def import_conversations(
     Raises:
         ImportRefusedError: A conversation cannot be stored: a field is invalid, which the error names without its
             text, or the stored one cannot be read.
-        ImportConflictError: It exists with other messages, or belongs to another user.
+        ImportConflictError: It exists with other messages, or its owner is not the given one.
 
     """
     count = 0
@@ -148,8 +148,11 @@ def _checked_moment(moment: datetime, name: str) -> datetime:
 
 
 def _imported(conversation: ImportedConversation, using: str | None) -> ImportResult:
+    given = conversation.messages
+    if not isinstance(given, Iterable):
+        raise ImportRefusedError(conversation.memory_id, f"messages must be an iterable, not {type(given).__name__}.")
     # Errors of the caller's own iterable are the caller's.
-    messages = [each if isinstance(each, ImportedMessage) else ImportedMessage(each) for each in conversation.messages]
+    messages = [each if isinstance(each, ImportedMessage) else ImportedMessage(each) for each in given]
     if not messages:
         return ImportResult.PRESENT
     hints = {} if conversation.owner is None else {"owner_key": str(getattr(conversation.owner, "pk", None))}
@@ -225,7 +228,7 @@ class _Importing:
         sequences: list[int] = []
         self._gone.clear()  # of a try before
         if self._store.owner is not None and conversation.owner_id != self._store.owner.pk:
-            return sequences, "It belongs to another user."
+            return sequences, f"It belongs to {'nobody' if conversation.owner_id is None else 'another user'}."
         rows = messages_of(conversation).filter(Q(in_history=True) | _REMOVED)
         columns = rows.values_list("in_history", "client_message_id", "sequence", "type", "text", "payload", "verbatim")
         for in_history, name, sequence, *there in columns:

@@ -160,6 +160,15 @@ def test_nobody_gets_messages_into_the_conversation_of_another(anna, ben):
     assert Conversation.objects.get().owner == anna
 
 
+def test_the_conversation_of_nobody_stays_so(anna):
+    import_conversations([talk(2)])
+
+    with pytest.raises(ImportConflictError, match=r"^'c': It belongs to nobody\.$"):
+        import_conversations([talk(3, owner=anna)])
+
+    assert (Conversation.objects.get().owner, texts()) == (None, ["c 0", "c 1"])
+
+
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_message_that_was_removed_does_not_come_back(ids: bool):
     import_conversations([talk(2, ids=ids)])
@@ -237,13 +246,20 @@ def test_an_error_ends_it_and_what_came_before_stays():
     assert everything_is_whole() == {"c": 2}
 
 
-def test_with_refused_it_goes_on():
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([UserMessage("a"), "secret"], "messages[1] must be a message, not str."),
+        (None, "messages must be an iterable, not NoneType."),
+    ],
+)
+def test_with_refused_it_goes_on(messages: object, reason: str):
     refusals = []
-    wrong = ImportedConversation("d", [UserMessage("a"), "secret"])
+    wrong = ImportedConversation("d", messages)
 
     count = import_conversations([wrong, talk(2)], refused=lambda each, error: refusals.append((each, str(error))))
 
-    assert (count, refusals) == (1, [(wrong, "'d': messages[1] must be a message, not str.")])
+    assert (count, refusals) == (1, [(wrong, f"'d': {reason}")])
     assert everything_is_whole() == {"c": 2}
 
 
