@@ -121,6 +121,15 @@ class TestByHand:
 
         assert (Conversation.objects.get().next_sequence, everything_is_whole()) == (1, {"a": 0})
 
+    @pytest.mark.parametrize("encoding", [None, "utf-8"])
+    def test_a_byte_order_mark_is_no_part_of_it(self, encoding: str | None):
+        first, *others = as_lines(head(), HELLO)
+        marked = f"\ufeff{first}"
+
+        assert import_lines([marked if encoding is None else marked.encode(encoding), *others]) == 1
+
+        assert everything_is_whole() == {"a": 1}
+
     @given(
         st.lists(
             st.sampled_from([HELLO, HI, message("SYSTEM", "Be kind.")]).flatmap(
@@ -228,6 +237,12 @@ class TestUsers:
         error = refused(head(), HI | {"author": "anna"}, named=User.objects.get_by_natural_key)
 
         assert error == "Line 2: author is given, but the message has no id in the author of its attributes."
+
+    @pytest.mark.parametrize("name", ["anna", "nobody"])
+    def test_a_person_without_waiting_is_refused(self, anna: User, name: str):
+        error = refused(head(person=name), HELLO, named=User.objects.get_by_natural_key)
+
+        assert error == "Line 1: person is given, but waits_for_person is not true."
 
     def test_exports_name_nobody_unless_they_are_asked_to(self, anna: User):
         import_lines(as_lines(head(), HELLO), anna)
@@ -402,6 +417,15 @@ class TestCommands:
         imported(head(owner="anna"), {"anna": "anna"}, untrusted=True)
 
         assert Conversation.objects.get().owner.username == "anna"
+
+    def test_its_files_may_begin_with_a_byte_order_mark(self, tmp_path):
+        ben = User.objects.create_user("ben")
+        for name, content in (("lines.jsonl", head(owner="anna")), ("owners.json", {"anna": "ben"})):
+            (tmp_path / name).write_text(json.dumps(content), "utf-8-sig")
+
+        call_command("import_chatmemory", str(tmp_path / "lines.jsonl"), owners=str(tmp_path / "owners.json"))
+
+        assert Conversation.objects.get().owner == ben
 
     @pytest.mark.parametrize("owners", [[], {"anna": 1}, "anna"])
     def test_names_that_are_no_object_are_refused(self, imported, owners: object):

@@ -194,7 +194,7 @@ class Command(ConversationsCommand):
 def _mapped(file: Path) -> dict[str, str | None]:
     """Return the names of users in lines, and who they are here, None for nobody, from a JSON *file*."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str | None])
+        return msgspec.json.decode(file.read_text("utf-8-sig"), type=dict[str, str | None])
     except (UnicodeError, msgspec.MsgspecError) as exc:
         raise CommandError(
             f'{file}: {exc}. It must be a JSON object like {{"anna": "anna@example.org", "ben": null}}.', returncode=2

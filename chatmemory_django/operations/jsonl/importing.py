@@ -345,6 +345,8 @@ class _Import:
     def _checked_head(self) -> Metadata:
         head = self.head
         self._check_numbers()
+        if head.person and not head.waits_for_person:
+            raise self._error("person is given, but waits_for_person is not true.")
         try:
             to_metadata({"title": head.title})
             return to_metadata(head.metadata, self.limits.max_metadata_bytes)

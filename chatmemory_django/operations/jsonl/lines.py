@@ -181,7 +181,9 @@ def read_records(lines: Iterable[str | bytes], limits: ImportLimits | None) -> I
     max_length = 7 * conf.general().MAX_MESSAGE_BYTES + MAX_OTHER_BYTES
     counts = Counter[type]()
     is_old = True
-    for number, line in enumerate(lines, 1):
+    for number, read in enumerate(lines, 1):
+        # Editors on Windows put a byte order mark at the beginning of a file.
+        line = read.removeprefix("\ufeff") if isinstance(read, str) else read.removeprefix(b"\xef\xbb\xbf")
         if len(line) > max_length:
             yield NumberedRecord(
                 number, JsonLinesError(number, f"it has {len(line)} characters; at most {max_length} are allowed.")
