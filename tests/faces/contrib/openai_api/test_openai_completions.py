@@ -318,13 +318,16 @@ class Talk:
         self.client = client
         self.options = {**NAMED, **options}
         self.messages: list[dict[str, Any]] = []
+        self.tokens: list[int] = []
 
     def say(self, text: str, **options: Any) -> Any:
         self.messages.append({"role": "user", "content": text})
         return self.go_on(**options)
 
     def go_on(self, **options: Any) -> Any:
-        choice = complete(self.client, *self.messages, **self.options, **options).choices[0]
+        answer = complete(self.client, *self.messages, **self.options, **options)
+        self.tokens.append(answer.usage.total_tokens)
+        choice = answer.choices[0]
         self.messages.append(choice.message.model_dump(exclude_none=True))
         return choice
 
@@ -540,6 +543,7 @@ class TestConversations:
         assert asked.finish_reason == "tool_calls"
         assert answer.message.content.strip() == "Rain."
         assert model.sent[1][-1].text == "rain"
+        assert talk.tokens == [12, 12, 12]
         assert [kind for kind, _ in stored()] == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI", "USER", "AI"]
 
     def test_refuse_outputs_for_which_nothing_waits(self, client, site):
