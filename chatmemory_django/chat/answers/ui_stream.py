@@ -94,7 +94,7 @@ class UiStream:
 
     Each method returns the chunks to send; after the end, all return an empty list. *metadata* is the message's initial
     metadata, by default the current time as ``createdAt``. An answer that goes on begins with the rows *before*, which
-    the page has.
+    the page has, and their metadata.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class UiStream:
             return []
         self._has_started = True
         metadata = {"createdAt": timestamp(datetime.now(UTC))} if self._metadata is None else dict(self._metadata)
+        metadata |= answer_metadata(self._stored) if self._stored else {}
         return [{"type": "start", "messageId": self._message_id, "messageMetadata": metadata}]
 
     def feed(self, event: AssistantEvent, *, is_others: bool = False) -> list[Chunk]:
@@ -171,7 +172,7 @@ class UiStream:
         It ends as it is, or goes on with ``catch_up``.
         """
         start, first = sent[0], 0
-        if not start.get("messageMetadata"):  # it went on from rows that the page had
+        if "createdAt" not in (start.get("messageMetadata") or {}):  # it went on from rows that the page had
             begun = {each["toolCallId"] for each in sent if each["type"] in {"tool-input-start", *CALLED}}
             first = next((at for at, row in enumerate(rows) if begun & _calls_in(row)), len(rows))
             while first and isinstance(rows[first - 1].chat_message, ToolExecutionResultMessage):

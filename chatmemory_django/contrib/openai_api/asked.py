@@ -8,12 +8,14 @@ from typing import Any
 from django.http import HttpRequest
 
 from chatmemory_django.access import NotAllowedError
+from chatmemory_django.chat.answers.explained import explained
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.stored import StoredAnswer, named
 from chatmemory_django.chat.answers.versions import versions_of
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.http.asking import Admission, nothing_waits, stored_question
-from chatmemory_django.chat.runs.leases import BusyError
+from chatmemory_django.chat.runs.leases import BusyError, HandedOverError
+from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.contrib.openai_api.errors import RefusedRequestError
 from chatmemory_django.contrib.openai_api.reading import ReadRequest
 from chatmemory_django.contrib.openai_api.retries import KEY, RETRY_SECONDS
@@ -36,7 +38,8 @@ def asked_in(
     If the client has asked the same before, and its answer is there, or in progress, return that.
 
     Raises:
-        NotAllowedError: It is refused. 409: Nothing waits for the outputs. 422: The key is that of another question.
+        NotAllowedError: It is refused. 409: Nothing waits for the outputs, or a person has the question. 422: The key
+            is that of another question.
 
     """
     if outputs or decisions:
@@ -58,7 +61,12 @@ def _asked_before(request: HttpRequest, read: ReadRequest[Any], asked: Admission
     if row is not None:
         is_there = name is not None or _is_right_behind(row, conversation, question)
         since = RETRY_SECONDS if name is None else None
-        return StoredResponse.to(row, conversation, read.user, since) if is_there else None
+        found = StoredResponse.to(row, conversation, read.user, since) if is_there else None
+        if found is None and is_there and conversation.state != Conversation.State.ASSISTANT:
+            rows = conversation.history().filter(pk=row.pk)
+            if (rows if since is None else rows.filter(created_at__gte=before(since))).exists():  # a person has it
+                raise NotAllowedError(409, explained(HandedOverError(conversation.memory_id))[1])
+        return found
     if name is not None and name == read.question_id and versions_of(conversation, name):
         what = f"The {KEY} is that of another question; send each question with a key of its own."
         raise RefusedRequestError(422, what, code="idempotency_key_reused")

@@ -33,6 +33,8 @@ class AnswerSoFar:
     calls: dict[str, OpenCall] = field(default_factory=dict)
     """Those without a result."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)
+    """That of what there was of the answer when it went on."""
     error: str = ""
     has_aborted: bool = False
     _named: dict[str, OpenCall] = field(default_factory=dict)
@@ -52,6 +54,8 @@ class AnswerSoFar:
                 self.calls.pop(chunk["toolCallId"], None)
             case "tool-approval-request" if call := self.calls.get(chunk["toolCallId"]):
                 call.approval = chunk["approvalId"]
+            case "start":
+                self.before = chunk.get("messageMetadata") or {}
             case "finish" | "message-metadata":
                 self.metadata = chunk.get("messageMetadata") or {}
             case "error":
@@ -73,6 +77,7 @@ class AnswerSoFar:
         return [call for call in self.calls.values() if call.approval and call.id not in others]
 
     def tokens(self) -> tuple[int, int]:
-        """Return how many tokens the calls of the model were sent, and have written, as far as that is known."""
-        usage = self.metadata.get("usage") or {}
-        return usage.get("inputTokens") or 0, usage.get("outputTokens") or 0
+        """Return how many tokens its own calls of the model were sent, and have written, as far as that is known."""
+        usage, before = (each.get("usage") or {} for each in (self.metadata or self.before, self.before))
+        sent, written = ((usage.get(key) or 0) - (before.get(key) or 0) for key in ("inputTokens", "outputTokens"))
+        return sent, written

@@ -331,6 +331,19 @@ class TestWire:
         }
 
 
+def test_another_process_goes_on_with_an_answer_that_went_on_from_what_the_page_has():
+    rows = rows_of_answer([response("Let me see.", None, request(), token_usage=TokenUsage(5, 7)), result()], "a")
+    begun = UiStream("a", {}, rows)
+    sent = [*begun.start(), *begun.feed(PartialText("It"))]
+
+    other = UiStream.going_on(sent, rows)
+    chunks = other.catch_up() + other.feed(response("It is 4.", token_usage=TokenUsage(5, 7))) + other.finish()
+
+    assert sent[0]["messageMetadata"]["usage"]["outputTokens"] == 7
+    assert [chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta"] == ["It is 4."]
+    assert chunks[-1]["messageMetadata"]["usage"]["outputTokens"] == 14
+
+
 class TestAnything:
     @given(anything(), st.sampled_from(["finish", "error", "abort"]))
     def test_the_stream_of_any_events_can_be_read(self, events, end):

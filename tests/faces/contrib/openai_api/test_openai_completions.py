@@ -318,13 +318,16 @@ class Talk:
         self.client = client
         self.options = {**NAMED, **options}
         self.messages: list[dict[str, Any]] = []
+        self.tokens: list[int] = []
 
     def say(self, text: str, **options: Any) -> Any:
         self.messages.append({"role": "user", "content": text})
         return self.go_on(**options)
 
     def go_on(self, **options: Any) -> Any:
-        choice = complete(self.client, *self.messages, **self.options, **options).choices[0]
+        answer = complete(self.client, *self.messages, **self.options, **options)
+        self.tokens.append(answer.usage.total_tokens)
+        choice = answer.choices[0]
         self.messages.append(choice.message.model_dump(exclude_none=True))
         return choice
 
@@ -470,6 +473,64 @@ class TestConversations:
 
         assert [text for _, text in stored()] == ["First", "One", "Second", "Three"]
 
+    def test_answer_the_only_question_once_more(self, client, site):
+        model = site("One", "Two", "Three")
+        talk = Talk(client)
+        talk.say("First")
+        talk.messages.pop()
+
+        talk.go_on()
+        talk.say("Second")
+
+        assert [text for _, text in stored()] == ["First", "Two", "Second", "Three"]
+        assert model.sent[1] == [UserMessage("First")]
+
+    def test_take_the_only_question_with_a_key_for_another_one(self, client, site):
+        site("One", "Two")
+        complete(client, **NAMED)
+
+        complete(client, extra_headers={**NAMED["extra_headers"], "Idempotency-Key": "5f0c"})
+
+        assert [text for _, text in stored()] == ["Hi", "One", "Hi", "Two"]
+
+    @pytest.mark.parametrize("text", ["First", "Edited"])
+    def test_go_on_behind_a_first_question_that_came_to_the_end(self, client, site, text):
+        model = site("One", "Two", "Three", "Four", "Five")
+        talk = Talk(client)
+        talk.say("First")
+        talk.say("Second")
+        talk.messages.clear()
+
+        talk.say(text)
+        talk.say("Third")
+        talk.messages.pop()
+        talk.go_on()
+
+        assert [text for _, text in stored()] == ["First", "One", "Second", "Two", text, "Three", "Third", "Five"]
+        assert len(model.sent[4]) == 7
+
+    def test_wait_for_outputs_behind_a_first_question_that_came_to_the_end(self, client, site):
+        site("One", calling(ASKS), "Rain.")
+        talk = Talk(client, tools=[WEATHER])
+        talk.say("First")
+        talk.messages.clear()
+
+        talk.say("Edited")
+        talk.messages.append({"role": "tool", "tool_call_id": "c1", "content": "rain"})
+
+        assert talk.go_on().message.content == "Rain."
+
+    def test_go_on_with_a_client_that_drops_its_oldest_turns(self, client, site):
+        site("One", "Two", "Three", "Four")
+        talk = Talk(client)
+        for text in ("First", "Second", "Third"):
+            talk.say(text)
+        del talk.messages[:2]
+
+        talk.say("Fourth")
+
+        assert [text for _, text in stored()][-3:] == ["Three", "Fourth", "Four"]
+
     def test_wait_for_the_outputs_of_the_clients_tools(self, client, site):
         model = site(calling(ASKS), "Rain.", "Bye")
         talk = Talk(client, tools=[WEATHER])
@@ -482,6 +543,7 @@ class TestConversations:
         assert asked.finish_reason == "tool_calls"
         assert answer.message.content.strip() == "Rain."
         assert model.sent[1][-1].text == "rain"
+        assert talk.tokens == [12, 12, 12]
         assert [kind for kind, _ in stored()] == ["USER", "AI", "TOOL_EXECUTION_RESULT", "AI", "USER", "AI"]
 
     def test_refuse_outputs_for_which_nothing_waits(self, client, site):

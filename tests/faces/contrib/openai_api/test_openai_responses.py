@@ -237,6 +237,17 @@ class TestTools:
         assert client.responses.retrieve(second.id).output_text.strip() == "Rain."
         assert [item.type for item in client.responses.input_items.list(second.id)] == ["function_call_output"]
 
+    def test_of_the_client_leave_each_response_its_own_usage(self, client, site):
+        site(calling(ASKS), calling(ASKS), "Rain.")
+
+        first = respond(client, tools=[WEATHER])
+        second = respond(client, [output_of(first.output[0], "rain")], previous_response_id=first.id, tools=[WEATHER])
+        third = respond(client, [output_of(second.output[0], "sun")], previous_response_id=second.id, stream=True)
+        *_, last = third
+
+        assert [each.usage.total_tokens for each in (first, second, last.response)] == [12, 12, 12]
+        assert client.responses.retrieve(last.response.id).usage == last.response.usage
+
     @pytest.mark.parametrize("store", [True, False])
     def test_of_the_client_are_answered_with_the_whole_history(self, client, site, store):
         site(calling(ASKS), "Rain.")

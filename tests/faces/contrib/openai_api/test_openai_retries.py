@@ -311,6 +311,31 @@ class TestWithoutKeys:
 
         assert respond(client, "Hi", conversation=conversation, extra_headers=RETRY).output_text == "Two"
 
+    @pytest.mark.parametrize("headers", [RETRY, KEYED["extra_headers"]], ids=["counted", "with a key"])
+    def test_a_question_for_a_person_is_asked_once(self, client, site, headers):
+        site("One")
+        conversation = respond(client, "Hi").conversation.id
+        Conversation.objects.update(state=Conversation.State.PERSON)
+
+        for each in ({} if headers is RETRY else headers, headers, headers):
+            with pytest.raises(openai.ConflictError):
+                respond(client, "Help", conversation=conversation, extra_headers=each)
+
+        assert questions() == ["Hi", "Help"]
+
+    def test_the_same_words_for_a_person_are_asked_again_after_long(self, client, site):
+        site("One")
+        conversation = respond(client, "Hi").conversation.id
+        Conversation.objects.update(state=Conversation.State.PERSON)
+        with pytest.raises(openai.ConflictError):
+            respond(client, "Help", conversation=conversation)
+        Message.objects.update(created_at=F("created_at") - timedelta(seconds=RETRY_SECONDS))
+
+        with pytest.raises(openai.ConflictError):
+            respond(client, "Help", conversation=conversation, extra_headers=RETRY)
+
+        assert questions() == ["Hi", "Help", "Help"]
+
     def test_a_question_is_known_as_a_guard_has_left_it(self, client, site):
         model = site("One", "Two", input_guards=[lambda question: Rewrite(question.single_text.replace("4111", "*"))])
         conversation = client.conversations.create().id
