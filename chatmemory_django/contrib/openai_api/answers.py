@@ -28,7 +28,7 @@ from chatmemory_django.contrib.openai_api.asked import asked_in
 from chatmemory_django.contrib.openai_api.assistants import ModelsView, ModelView
 from chatmemory_django.contrib.openai_api.completions import CompletionEvents, CompletionRequest
 from chatmemory_django.contrib.openai_api.errors import RefusedRequestError, in_openai_format, new_request_id
-from chatmemory_django.contrib.openai_api.history import Continuation, check_has, placed
+from chatmemory_django.contrib.openai_api.history import Continuation, check_begins_with, placed
 from chatmemory_django.contrib.openai_api.reading import ReadRequest
 from chatmemory_django.contrib.openai_api.stored import StoredResponse
 from chatmemory_django.contrib.openai_api.unstored import Unstored
@@ -163,7 +163,7 @@ def _asked(request: HttpRequest) -> AskedAnswer:
     new, outputs = Continuation([]), history.turns[-1].outputs
     guarded = partial(read.guarded, request, "" if conversation is None else conversation.memory_id)
     if outputs:
-        check_has(history, conversation, guarded)
+        check_begins_with(history, conversation, guarded)
     else:
         new = placed(history, conversation, guarded, read.question_id, is_retry=read.is_retry)
     body = {"id": chat_id, "messages": new.messages, "trigger": new.trigger, "messageId": new.message_id}

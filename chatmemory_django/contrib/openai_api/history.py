@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -126,7 +125,7 @@ def placed(
     *name* there.
 
     Raises:
-        NotAllowedError: 409: The conversation does not have what is in front of the question. 400: There is no
+        NotAllowedError: 409: The conversation does not begin with what is in front of the question. 400: There is no
             question at the end.
 
     """
@@ -156,44 +155,38 @@ def named_turn(question: str, answer: str | None) -> list[dict[str, Any]]:
     return [{"id": name, "role": role} for role, name in (("user", question), ("assistant", answer)) if name]
 
 
-def check_has(history: SentHistory, conversation: Conversation | None, guarded: Guarded) -> None:
+def check_begins_with(history: SentHistory, conversation: Conversation | None, guarded: Guarded) -> None:
     """Raise ``NotAllowedError``, 409, unless the turns of *history* and its last question are in *conversation*."""
-    _place_of(history, conversation, guarded, is_asked=True)
+    _, following = _place_of(history, conversation, guarded)
+    if not any(each.has_question(history.turns[-1].question, guarded) for each in following):
+        raise _another_history()
 
 
 def _place_of(
-    history: SentHistory, conversation: Conversation | None, guarded: Guarded, *, is_asked: bool = False
+    history: SentHistory, conversation: Conversation | None, guarded: Guarded
 ) -> tuple[_StoredTurn | None, list[_StoredTurn]]:
     """
     Return the last turn of *conversation* that *history* has, too, and what follows it there, up to an answer.
 
-    All turns in front of the last question must be equal by content, or it is 409; if it *is_asked*, what follows has
-    that one, too. They begin where the conversation does, or else with the newest turn that is the first of them:
-    clients drop their oldest ones, and edit a first question, which comes to the end. Questions without an answer may
-    be missing: clients drop those that have failed.
+    All turns in front of the last question must be equal by content, or it is 409. Questions without an answer may be
+    missing: clients drop those that have failed.
     """
-    *earlier, last = history.turns
-    guarded = cache(guarded)
+    stored = iter(()) if conversation is None else islice(_stored_turns(conversation), 2 * MAX_HISTORY)
+    before: _StoredTurn | None = None
+    for turn in history.turns[:-1]:
+        before = next((each for each in stored if each.text or each.is_same(turn, guarded)), None)
+        if before is None or not before.is_same(turn, guarded):
+            raise _another_history()
+    following = list[_StoredTurn]()
+    for each in stored:
+        following.append(each)
+        if each.text:
+            break
+    return before, following
 
-    def turns() -> Iterator[_StoredTurn]:
-        return iter(()) if conversation is None else islice(_stored_turns(conversation), 2 * MAX_HISTORY)
 
-    for is_first in (True, False):
-        same = (at for at, each in enumerate(() if is_first else turns()) if each.is_same(history.turns[0], guarded))
-        stored, before = islice(turns(), max(same, default=0), None), None
-        for turn in earlier:
-            before = next((each for each in stored if each.text or each.is_same(turn, guarded)), None)
-            if before is None or not before.is_same(turn, guarded):
-                break
-        else:
-            following = list[_StoredTurn]()
-            for each in stored:
-                following.append(each)
-                if each.text:
-                    break
-            if not is_asked or any(each.has_question(last.question, guarded) for each in following):
-                return before, following
-    raise NotAllowedError(409, "The conversation does not have these messages. Begin a new one.")
+def _another_history() -> NotAllowedError:
+    return NotAllowedError(409, "The conversation does not begin with these messages. Begin a new one.")
 
 
 class _StoredTurn(NamedTuple):

@@ -493,44 +493,6 @@ class TestConversations:
 
         assert [text for _, text in stored()] == ["Hi", "One", "Hi", "Two"]
 
-    @pytest.mark.parametrize("text", ["First", "Edited"])
-    def test_go_on_behind_a_first_question_that_came_to_the_end(self, client, site, text):
-        model = site("One", "Two", "Three", "Four", "Five")
-        talk = Talk(client)
-        talk.say("First")
-        talk.say("Second")
-        talk.messages.clear()
-
-        talk.say(text)
-        talk.say("Third")
-        talk.messages.pop()
-        talk.go_on()
-
-        assert [text for _, text in stored()] == ["First", "One", "Second", "Two", text, "Three", "Third", "Five"]
-        assert len(model.sent[4]) == 7
-
-    def test_wait_for_outputs_behind_a_first_question_that_came_to_the_end(self, client, site):
-        site("One", calling(ASKS), "Rain.")
-        talk = Talk(client, tools=[WEATHER])
-        talk.say("First")
-        talk.messages.clear()
-
-        talk.say("Edited")
-        talk.messages.append({"role": "tool", "tool_call_id": "c1", "content": "rain"})
-
-        assert talk.go_on().message.content == "Rain."
-
-    def test_go_on_with_a_client_that_drops_its_oldest_turns(self, client, site):
-        site("One", "Two", "Three", "Four")
-        talk = Talk(client)
-        for text in ("First", "Second", "Third"):
-            talk.say(text)
-        del talk.messages[:2]
-
-        talk.say("Fourth")
-
-        assert [text for _, text in stored()][-3:] == ["Three", "Fourth", "Four"]
-
     def test_wait_for_the_outputs_of_the_clients_tools(self, client, site):
         model = site(calling(ASKS), "Rain.", "Bye")
         talk = Talk(client, tools=[WEATHER])
