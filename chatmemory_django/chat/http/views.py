@@ -284,9 +284,9 @@ async def _stored(
     """Respond to a question that is stored for a person, as a stream in this *seat*, or refuse to regenerate then."""
     conversation = await in_thread(asked.conversation)
     if asked.question.message is None:
-        raise NotAllowedError(409, explained(HandedOverError(asked.memory_id))[1])
+        raise refused(HandedOverError(asked.memory_id))
     if conversation is None:
-        raise NotAllowedError(409, explained(ConversationErasedError())[1])
+        raise refused(ConversationErasedError())
     if seat is None:
         state = await in_thread(state_of, conversation)
         return JsonResponse({"message": None, "handover": state}, status=HTTPStatus.ACCEPTED)

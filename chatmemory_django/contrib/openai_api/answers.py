@@ -12,9 +12,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import router
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 
-from chatmemory_django.access import NotAllowedError
 from chatmemory_django.chat import named
-from chatmemory_django.chat.answers.explained import explained
+from chatmemory_django.chat.answers.explained import refused
 from chatmemory_django.chat.answers.ui_stream import DONE, EVENT_STREAM, error_in
 from chatmemory_django.chat.conf import chat_settings
 from chatmemory_django.chat.http.asking import Admission
@@ -110,7 +109,7 @@ async def answered(request: HttpRequest, asked: AskedAnswer) -> HttpResponse | S
     else:
         begun = await begin(request, question)
         if begun is None:
-            raise NotAllowedError(409, explained(HandedOverError(question.memory_id))[1])
+            raise refused(HandedOverError(question.memory_id))
         begun.check()
         events = asked.events_of(begun.maker.answer_id)
         if at_once is not None and (isinstance(request, ASGIRequest) or begun.answer.is_handed_over):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest
+from django.utils import timezone
 
 from chatmemory_django.access import NotAllowedError
-from chatmemory_django.chat.answers.explained import explained
+from chatmemory_django.chat.answers.explained import refused
 from chatmemory_django.chat.answers.questions import Question
 from chatmemory_django.chat.answers.stored import StoredAnswer, named
 from chatmemory_django.chat.answers.versions import versions_of
 from chatmemory_django.chat.approvals.waiting import pending_calls
 from chatmemory_django.chat.http.asking import Admission, nothing_waits, stored_question
 from chatmemory_django.chat.runs.leases import BusyError, HandedOverError
-from chatmemory_django.chat.runs.tables import before
 from chatmemory_django.contrib.openai_api.errors import RefusedRequestError
 from chatmemory_django.contrib.openai_api.reading import ReadRequest
 from chatmemory_django.contrib.openai_api.retries import KEY, RETRY_SECONDS
@@ -59,13 +60,13 @@ def _asked_before(request: HttpRequest, read: ReadRequest[Any], asked: Admission
         return None
     row = stored_question(request, conversation, question._replace(is_retry=True), lambda: asked.assistant)
     if row is not None:
-        is_there = name is not None or _is_right_behind(row, conversation, question)
+        if name is None and not _is_right_behind(row, conversation, question):
+            return None
         since = RETRY_SECONDS if name is None else None
-        found = StoredResponse.to(row, conversation, read.user, since) if is_there else None
-        if found is None and is_there and conversation.state != Conversation.State.ASSISTANT:
-            rows = conversation.history().filter(pk=row.pk)
-            if (rows if since is None else rows.filter(created_at__gte=before(since))).exists():  # a person has it
-                raise NotAllowedError(409, explained(HandedOverError(conversation.memory_id))[1])
+        found = StoredResponse.to(row, conversation, read.user, since)
+        is_recent = since is None or row.created_at >= timezone.now() - timedelta(seconds=since)
+        if found is None and is_recent and conversation.state != Conversation.State.ASSISTANT:
+            raise refused(HandedOverError(conversation.memory_id))  # a person has it
         return found
     if name is not None and name == read.question_id and versions_of(conversation, name):
         what = f"The {KEY} is that of another question; send each question with a key of its own."
@@ -93,9 +94,11 @@ def _gone_on(
 ) -> StoredResponse | None:
     """Return the newest response of *conversation* if it has gone on with the *outputs* and *decisions*."""
     newest = StoredResponse.newest(conversation, read.user)
-    if newest is not None and newest.has_taken(outputs, [each["approval"]["id"] for each in decisions]):
+    if newest is None:
+        return None
+    if newest.has_taken(outputs, [each["approval"]["id"] for each in decisions]):
         return newest
-    if newest is not None and newest.is_active:  # it may be about to take them
+    if newest.is_active:  # it may be about to take them
         raise NotAllowedError(409, str(BusyError()), **{"Retry-After": "1"})
     return None
 
